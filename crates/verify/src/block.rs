@@ -1,0 +1,112 @@
+//! The unit of verification: a draft and the target's rows after each of its nodes.
+
+use crate::dist::Dist;
+use crate::draft::{Draft, Node};
+
+/// Why a draft and rows do not make a block.
+///
+/// ```
+/// # use forerun_verify::*;
+/// let draft = Draft::guess(2, [Token(0)])?;
+/// let rows = [Dist::dense(vec![0.5, 0.5])?];
+/// assert!(matches!(Block::new(&draft, &rows), Err(BlockError::Rows { rows: 1, expected: 2 })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The target must be scored at the root and after every drafted token.
+    #[error("{rows} target rows; expected {expected}, one for the root and one for each node")]
+    Rows {
+        /// How many rows were given.
+        rows: usize,
+        /// How many are needed.
+        expected: usize,
+    },
+    /// A target row is of another vocabulary than the draft.
+    #[error(
+        "target row {row} has {row_len} tokens; expected the draft's vocabulary of {vocab_len}"
+    )]
+    Vocabulary {
+        /// Which row.
+        row: usize,
+        /// Its vocabulary.
+        row_len: usize,
+        /// The draft's.
+        vocab_len: usize,
+    },
+}
+
+/// A draft with its target rows: row `n` is the target's after node `n`.
+///
+/// ```
+/// use forerun_verify::*;
+/// let draft = Draft::guess(2, [Token(0)])?;
+/// let rows = [Dist::dense(vec![0.9, 0.1])?, Dist::dense(vec![0.5, 0.5])?];
+/// let block = Block::new(&draft, &rows)?;
+/// assert_eq!(block.target(Node::ROOT).prob(Token(0)), rows[0].prob(Token(0)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Block<'a> {
+    draft: &'a Draft,
+    target: &'a [Dist],
+}
+
+impl<'a> Block<'a> {
+    /// Joins a draft and the target's rows.
+    ///
+    /// # Errors
+    /// Where rows are missing or of another vocabulary.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let rows = [Dist::dense(vec![0.9, 0.1])?];
+    /// let draft = Draft::empty(2);
+    /// assert!(Block::new(&draft, &rows).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(draft: &'a Draft, target: &'a [Dist]) -> Result<Self, BlockError> {
+        let expected = draft.len() + 1;
+        if target.len() != expected {
+            return Err(BlockError::Rows { rows: target.len(), expected });
+        }
+        let vocab_len = draft.vocab_len();
+        match target.iter().position(|row| row.vocab_len() != vocab_len) {
+            Some(row) => {
+                let row_len = target[row].vocab_len();
+                Err(BlockError::Vocabulary { row, row_len, vocab_len })
+            }
+            None => Ok(Self { draft, target }),
+        }
+    }
+
+    /// The draft.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// # let rows = [Dist::dense(vec![0.9, 0.1])?];
+    /// # let draft = Draft::empty(2);
+    /// assert!(Block::new(&draft, &rows)?.draft().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn draft(&self) -> &'a Draft {
+        self.draft
+    }
+
+    /// The target's row after a node.
+    ///
+    /// # Panics
+    /// Where the node is of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// # let rows = [Dist::dense(vec![0.75, 0.25])?];
+    /// # let draft = Draft::empty(2);
+    /// assert_eq!(Block::new(&draft, &rows)?.target(Node::ROOT).prob(Token(1)), 0.25);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn target(&self, node: Node) -> &'a Dist {
+        &self.target[node.index()]
+    }
+}

@@ -1,0 +1,633 @@
+//! Drafts: the paths a drafter proposes, as one tree, with how each token came about.
+//!
+//! A rule is lossless for some ways of drafting and not for others, so a draft states its
+//! [`Scheme`] when it is started and is checked against it as it grows. What cannot be seen in
+//! the tree (that a token really was drawn from its row) is the contract of the method that adds
+//! it. Nothing here draws: the drafter does, from the very rows it hands over.
+
+use crate::dist::{Dist, Token};
+
+/// Most nodes of one draft.
+pub const NODES_MAX: usize = 4_096;
+
+/// A place in a draft: the root (the committed text) or a drafted prefix.
+///
+/// ```
+/// # use forerun_verify::Node;
+/// assert_eq!(Node::ROOT.index(), 0);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node(u32);
+
+impl Node {
+    /// The committed text, before any drafted token.
+    ///
+    /// ```
+    /// # use forerun_verify::{Draft, Node};
+    /// assert_eq!(Draft::empty(10).depth(Node::ROOT), 0);
+    /// ```
+    pub const ROOT: Self = Self(0);
+
+    /// The node's place in the order of [`Draft::nodes`]; the root is 0 and parents come first.
+    ///
+    /// ```
+    /// # use forerun_verify::Node;
+    /// assert_eq!(Node::ROOT.index(), 0);
+    /// ```
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A draft row already handed over, to be named again by further slots.
+///
+/// ```
+/// # use forerun_verify::*;
+/// let mut tree = Draft::start(Scheme::Paths, 2);
+/// let row: RowId = tree.row(Dist::dense(vec![1.0, 1.0])?)?;
+/// let (one, two) = (tree.sampled(Node::ROOT, row, Token(0))?, tree.sampled(Node::ROOT, row, Token(0))?);
+/// assert_eq!(one, two, "equal prefixes are one node");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowId(u32);
+
+/// How the tokens of a draft are drawn: what a rule needs to know to stay lossless.
+///
+/// In every scheme, whether and how often a node is extended may depend on the tokens up to that
+/// node's depth and on earlier rounds, never on tokens drawn below it. "Stop where the drafter's
+/// row is flat" is fine; "drop a token after it was drawn because it is unlikely" is not.
+///
+/// ```
+/// # use forerun_verify::*;
+/// assert_eq!(Draft::empty(10).scheme(), Scheme::Slots);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// Whole paths of equal length, drawn independently from one drafter, possibly after a shared
+    /// trunk. A prefix that several paths share is one node with one slot for each of them.
+    Paths,
+    /// Independent slots: each token drawn from its own row, whichever drafter's, given the tokens
+    /// above it; and fixed tokens, chosen without drawing. Any number at any node.
+    Slots,
+    /// The children of a node are drawn one after the other from one row without replacement.
+    WithoutReplacement,
+    /// Stochastic beam search: as without replacement, but how many children a node has depends
+    /// on its siblings' scores too.
+    Beam,
+}
+
+/// One proposal at a node: a child, and the row it was drawn from unless it is fixed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) child: Node,
+    pub(crate) row: Option<RowId>,
+}
+
+/// What a slot's token was drawn from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Proposal<'a> {
+    /// A drafter's row.
+    Row(&'a Dist),
+    /// Nothing: the token is fixed, all mass is on it.
+    Fixed(Token),
+}
+
+impl Proposal<'_> {
+    pub(crate) fn prob(self, token: Token) -> f64 {
+        self.weight(token) * self.unit()
+    }
+
+    pub(crate) fn weight(self, token: Token) -> f64 {
+        match self {
+            Self::Row(row) => f64::from(row.weight(token)),
+            Self::Fixed(fixed) => f64::from(u8::from(fixed == token)),
+        }
+    }
+
+    pub(crate) fn unit(self) -> f64 {
+        match self {
+            Self::Row(row) => row.unit(),
+            Self::Fixed(_) => 1.0,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Place {
+    token: Token,
+    parent: Node,
+    depth: usize,
+    slots: Vec<Slot>,
+}
+
+/// Why a draft was refused.
+///
+/// ```
+/// # use forerun_verify::*;
+/// let mut tree = Draft::start(Scheme::Paths, 2);
+/// assert!(matches!(tree.fixed(Node::ROOT, Token(0)), Err(DraftError::FixedToken { .. })));
+/// ```
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DraftError {
+    /// A token is outside the vocabulary.
+    #[error("token {} is outside a vocabulary of {vocab_len}", token.0)]
+    OutOfRange {
+        /// The token.
+        token: Token,
+        /// The vocabulary's length.
+        vocab_len: usize,
+    },
+    /// A row is of another vocabulary.
+    #[error("row of {row_len} tokens; expected the draft's vocabulary of {vocab_len}")]
+    Vocabulary {
+        /// The row's vocabulary.
+        row_len: usize,
+        /// The draft's.
+        vocab_len: usize,
+    },
+    /// The row gives the token no probability, so the token was not drawn from it.
+    #[error("token {} has probability zero in the row it is said to be drawn from", token.0)]
+    Impossible {
+        /// The token.
+        token: Token,
+    },
+    /// The scheme has no fixed tokens.
+    #[error("fixed token {} in a draft of {scheme:?}; start it with Scheme::Slots", token.0)]
+    FixedToken {
+        /// The token.
+        token: Token,
+        /// The draft's scheme.
+        scheme: Scheme,
+    },
+    /// The scheme draws all children of a node from one row.
+    #[error("node {} draws from two rows in a draft of {scheme:?}; start it with Scheme::Slots", node.0)]
+    SeveralRows {
+        /// The node.
+        node: Node,
+        /// The draft's scheme.
+        scheme: Scheme,
+    },
+    /// A token was drawn twice at a node though drawn tokens are not put back.
+    #[error("token {} was drawn twice without replacement", token.0)]
+    DrawnTwice {
+        /// The token.
+        token: Token,
+    },
+    /// The slots are not those of whole paths.
+    #[error(
+        "node {} was reached by {reached} paths but goes on with {slots}; whole paths of equal \
+         length go on until the last depth, other trees are Scheme::Slots", node.0
+    )]
+    NotPaths {
+        /// The node.
+        node: Node,
+        /// How many slots lead to it.
+        reached: usize,
+        /// How many it has.
+        slots: usize,
+    },
+    /// More nodes than [`NODES_MAX`].
+    #[error("draft of more than {NODES_MAX} nodes")]
+    TooManyNodes,
+}
+
+/// A finished draft: a tree of tokens, the rows they were drawn from, and the scheme.
+///
+/// ```
+/// use forerun_verify::*;
+/// // A drafter's own path beside a guess from the prompt.
+/// let mut tree = Draft::start(Scheme::Slots, 4);
+/// let row = tree.row(Dist::dense(vec![0.1, 0.2, 0.3, 0.4])?)?;
+/// let drawn = tree.sampled(Node::ROOT, row, Token(3))?;
+/// tree.fixed(Node::ROOT, Token(1))?;
+/// let draft = tree.finish()?;
+/// assert_eq!(draft.nodes().count(), 2);
+/// assert_eq!(draft.path_to(drawn), [Token(3)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Draft {
+    vocab_len: usize,
+    scheme: Scheme,
+    places: Vec<Place>,
+    rows: Vec<Dist>,
+}
+
+/// A draft while it grows.
+///
+/// ```
+/// # use forerun_verify::*;
+/// let mut tree: DraftBuilder = Draft::start(Scheme::Slots, 4);
+/// let first = tree.fixed(Node::ROOT, Token(1))?;
+/// tree.fixed(first, Token(2))?;
+/// assert_eq!(tree.finish()?.len(), 2);
+/// # Ok::<(), DraftError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct DraftBuilder(Draft);
+
+impl DraftBuilder {
+    /// Hands over a row to draw from; name it in [`DraftBuilder::sampled`].
+    ///
+    /// # Errors
+    /// Where the row is of another vocabulary.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let mut tree = Draft::start(Scheme::Paths, 3);
+    /// assert!(tree.row(Dist::point(2, Token(0))?).is_err());
+    /// # Ok::<(), RowError>(())
+    /// ```
+    pub fn row(&mut self, row: Dist) -> Result<RowId, DraftError> {
+        let draft = &mut self.0;
+        if row.vocab_len() != draft.vocab_len {
+            let (row_len, vocab_len) = (row.vocab_len(), draft.vocab_len);
+            return Err(DraftError::Vocabulary { row_len, vocab_len });
+        }
+        draft.rows.push(row);
+        Ok(RowId(u32::try_from(draft.rows.len() - 1).expect("fewer rows than slots")))
+    }
+
+    /// Adds a token that was drawn from `row`, in the order of drawing. Where the parent has this
+    /// child already, the same node gets one more slot: duplicates count and must be added.
+    ///
+    /// # Errors
+    /// Where the token cannot have been drawn so under the draft's scheme.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let mut tree = Draft::start(Scheme::Paths, 2);
+    /// let row = tree.row(Dist::point(2, Token(0))?)?;
+    /// assert!(tree.sampled(Node::ROOT, row, Token(0)).is_ok());
+    /// assert_eq!(
+    ///     tree.sampled(Node::ROOT, row, Token(1)),
+    ///     Err(DraftError::Impossible { token: Token(1) })
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sampled(&mut self, parent: Node, row: RowId, token: Token) -> Result<Node, DraftError> {
+        let draft = &self.0;
+        draft.check_token(token)?;
+        if draft.draft_row(row).prob(token) <= 0.0 {
+            return Err(DraftError::Impossible { token });
+        }
+        let scheme = draft.scheme;
+        if scheme != Scheme::Slots && draft.slots(parent).iter().any(|slot| slot.row != Some(row)) {
+            return Err(DraftError::SeveralRows { node: parent, scheme });
+        }
+        let put_back = matches!(scheme, Scheme::Paths | Scheme::Slots);
+        if !put_back && draft.child(parent, token).is_some() {
+            return Err(DraftError::DrawnTwice { token });
+        }
+        self.add(parent, token, Some(row))
+    }
+
+    /// Adds a token chosen without drawing: from an n-gram, a corpus, a predicted text, the top of
+    /// a row, or the unaccepted tail of an earlier draft. A second time is the same child.
+    ///
+    /// # Errors
+    /// Where the scheme has no fixed tokens, or the token is out of range.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let mut tree = Draft::start(Scheme::Slots, 2);
+    /// assert_eq!(tree.fixed(Node::ROOT, Token(1))?, tree.fixed(Node::ROOT, Token(1))?);
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn fixed(&mut self, parent: Node, token: Token) -> Result<Node, DraftError> {
+        let draft = &self.0;
+        draft.check_token(token)?;
+        if draft.scheme != Scheme::Slots {
+            return Err(DraftError::FixedToken { token, scheme: draft.scheme });
+        }
+        let fixed = draft
+            .slots(parent)
+            .iter()
+            .find(|slot| slot.row.is_none() && draft.places[slot.child.index()].token == token);
+        match fixed {
+            Some(slot) => Ok(slot.child),
+            None => self.add(parent, token, None),
+        }
+    }
+
+    fn add(&mut self, parent: Node, token: Token, row: Option<RowId>) -> Result<Node, DraftError> {
+        let draft = &mut self.0;
+        let child = match draft.child(parent, token) {
+            Some(child) => child,
+            None => {
+                if draft.places.len() > NODES_MAX {
+                    return Err(DraftError::TooManyNodes);
+                }
+                let depth = draft.depth(parent) + 1;
+                draft.places.push(Place { token, parent, depth, slots: Vec::new() });
+                Node(u32::try_from(draft.places.len() - 1).expect("at most NODES_MAX"))
+            }
+        };
+        draft.places[parent.index()].slots.push(Slot { child, row });
+        Ok(child)
+    }
+
+    /// Ends the draft.
+    ///
+    /// # Errors
+    /// Where the scheme is [`Scheme::Paths`] and the slots are not those of whole paths.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let mut tree = Draft::start(Scheme::Paths, 2);
+    /// let row = tree.row(Dist::dense(vec![1.0, 1.0])?)?;
+    /// let first = tree.sampled(Node::ROOT, row, Token(0))?;
+    /// tree.sampled(Node::ROOT, row, Token(1))?;
+    /// tree.sampled(first, row, Token(1))?; // and the other path just ends
+    /// assert!(matches!(tree.finish(), Err(DraftError::NotPaths { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn finish(self) -> Result<Draft, DraftError> {
+        if self.0.scheme == Scheme::Paths {
+            self.0.check_paths()?;
+        }
+        Ok(self.0)
+    }
+}
+
+impl Draft {
+    /// Begins a draft over a vocabulary.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let draft = Draft::start(Scheme::Beam, 10).finish()?;
+    /// assert!(draft.is_empty());
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn start(scheme: Scheme, vocab_len: usize) -> DraftBuilder {
+        let root = Place { token: Token(0), parent: Node::ROOT, depth: 0, slots: Vec::new() };
+        DraftBuilder(Self { vocab_len, scheme, places: vec![root], rows: Vec::new() })
+    }
+
+    /// No draft: verification then just draws one token from the target.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// assert!(Draft::empty(10).is_empty());
+    /// ```
+    pub fn empty(vocab_len: usize) -> Self {
+        Self::start(Scheme::Slots, vocab_len).0
+    }
+
+    /// One path: token `n` was drawn from row `n`.
+    ///
+    /// # Errors
+    /// Where a token cannot have been drawn so.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let row = || Dist::dense(vec![0.5, 0.5]);
+    /// let draft = Draft::path(2, [(Token(0), row()?), (Token(1), row()?)])?;
+    /// assert_eq!(draft.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn path(
+        vocab_len: usize,
+        tokens: impl IntoIterator<Item = (Token, Dist)>,
+    ) -> Result<Self, DraftError> {
+        let mut tree = Self::start(Scheme::Paths, vocab_len);
+        let mut node = Node::ROOT;
+        for (token, row) in tokens {
+            let row = tree.row(row)?;
+            node = tree.sampled(node, row, token)?;
+        }
+        tree.finish()
+    }
+
+    /// One path of fixed tokens: an n-gram's, or a user's predicted text.
+    ///
+    /// # Errors
+    /// Where a token is out of range.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// assert_eq!(Draft::guess(9, [Token(4), Token(8)])?.len(), 2);
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn guess(
+        vocab_len: usize,
+        tokens: impl IntoIterator<Item = Token>,
+    ) -> Result<Self, DraftError> {
+        let mut tree = Self::start(Scheme::Slots, vocab_len);
+        let mut node = Node::ROOT;
+        for token in tokens {
+            node = tree.fixed(node, token)?;
+        }
+        tree.finish()
+    }
+
+    /// How many tokens the vocabulary has.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// assert_eq!(Draft::empty(10).vocab_len(), 10);
+    /// ```
+    pub fn vocab_len(&self) -> usize {
+        self.vocab_len
+    }
+
+    /// How the tokens were drawn.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// assert_eq!(Draft::guess(9, [Token(4)])?.scheme(), Scheme::Slots);
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// How many tokens the target must score: the nodes but the root.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// assert_eq!(Draft::guess(9, [Token(4), Token(4)])?.len(), 2);
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn len(&self) -> usize {
+        self.places.len() - 1
+    }
+
+    /// Whether nothing is drafted.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// assert!(!Draft::guess(9, [Token(4)])?.is_empty());
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The drafted nodes with their tokens and parents, parents first: what the target scores.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let draft = Draft::guess(9, [Token(4)])?;
+    /// let (node, token, parent) = draft.nodes().next().unwrap();
+    /// assert_eq!((node.index(), token, parent), (1, Token(4), Node::ROOT));
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn nodes(&self) -> impl Iterator<Item = (Node, Token, Node)> {
+        let places = self.places.iter().zip(0u32..).skip(1);
+        places.map(|(place, index)| (Node(index), place.token, place.parent))
+    }
+
+    /// How many tokens lead to a node.
+    ///
+    /// # Panics
+    /// Where the node is of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// assert_eq!(Draft::empty(9).depth(Node::ROOT), 0);
+    /// ```
+    pub fn depth(&self, node: Node) -> usize {
+        self.places[node.index()].depth
+    }
+
+    /// The tokens that lead to a node.
+    ///
+    /// # Panics
+    /// Where the node is of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let draft = Draft::guess(9, [Token(4), Token(5)])?;
+    /// let (last, ..) = draft.nodes().last().unwrap();
+    /// assert_eq!(draft.path_to(last), [Token(4), Token(5)]);
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn path_to(&self, node: Node) -> Vec<Token> {
+        let mut tokens = Vec::with_capacity(self.depth(node));
+        let mut node = node;
+        while node != Node::ROOT {
+            let place = &self.places[node.index()];
+            tokens.push(place.token);
+            node = place.parent;
+        }
+        tokens.reverse();
+        tokens
+    }
+
+    /// The child of a node that has this token.
+    ///
+    /// # Panics
+    /// Where the node is of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let draft = Draft::guess(9, [Token(4)])?;
+    /// assert!(draft.child(Node::ROOT, Token(4)).is_some());
+    /// assert!(draft.child(Node::ROOT, Token(5)).is_none());
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn child(&self, node: Node, token: Token) -> Option<Node> {
+        let mut children = self.slots(node).iter().map(|slot| slot.child);
+        children.find(|child| self.token(*child) == token)
+    }
+
+    pub(crate) fn token(&self, node: Node) -> Token {
+        self.places[node.index()].token
+    }
+
+    pub(crate) fn slots(&self, node: Node) -> &[Slot] {
+        &self.places[node.index()].slots
+    }
+
+    pub(crate) fn draft_row(&self, row: RowId) -> &Dist {
+        &self.rows[row.0 as usize]
+    }
+
+    #[cfg(feature = "check")]
+    pub(crate) fn has_rows_of(&self, other: &Self) -> bool {
+        self.rows == other.rows
+    }
+
+    pub(crate) fn proposal(&self, slot: Slot) -> Proposal<'_> {
+        match slot.row {
+            Some(row) => Proposal::Row(self.draft_row(row)),
+            None => Proposal::Fixed(self.token(slot.child)),
+        }
+    }
+
+    /// The slots of a draft of one path, from the root down.
+    pub(crate) fn steps(&self) -> Vec<(Node, Slot)> {
+        let mut steps = Vec::with_capacity(self.len());
+        let mut node = Node::ROOT;
+        while let Some(&slot) = self.slots(node).first() {
+            steps.push((node, slot));
+            node = slot.child;
+        }
+        steps
+    }
+
+    /// The row all slots of a node were drawn from, where there is just one and none is fixed.
+    pub(crate) fn shared_row(&self, node: Node) -> Option<RowId> {
+        let slots = self.slots(node);
+        let row = slots.first()?.row?;
+        slots.iter().all(|slot| slot.row == Some(row)).then_some(row)
+    }
+
+    /// Whether there is at most one proposal at each node.
+    pub(crate) fn is_one_path(&self) -> bool {
+        self.places.iter().all(|place| place.slots.len() <= 1)
+    }
+
+    /// Whether, at each node, all slots were drawn from one row.
+    pub(crate) fn is_sampled_alike(&self) -> bool {
+        let nodes = self.places.iter().zip(0u32..);
+        nodes
+            .clone()
+            .all(|(place, index)| place.slots.is_empty() || self.shared_row(Node(index)).is_some())
+    }
+
+    /// The first node with more than one slot, and the greatest depth.
+    pub(crate) fn branch(&self) -> (Option<Node>, usize) {
+        let nodes = self.places.iter().zip(0u32..);
+        let branch = nodes.filter(|(place, _)| place.slots.len() > 1).map(|(_, i)| Node(i)).next();
+        (branch, self.places.iter().map(|place| place.depth).max().unwrap_or(0))
+    }
+
+    fn check_token(&self, token: Token) -> Result<(), DraftError> {
+        if token.index() < self.vocab_len {
+            Ok(())
+        } else {
+            Err(DraftError::OutOfRange { token, vocab_len: self.vocab_len })
+        }
+    }
+
+    /// Whole paths: below the first branching, as many slots leave a node as lead to it, until
+    /// the last depth.
+    fn check_paths(&self) -> Result<(), DraftError> {
+        let (branch, depth_max) = self.branch();
+        let trunk = branch.map_or(depth_max, |node| self.depth(node));
+        let mut reached = vec![0; self.places.len()];
+        for place in &self.places {
+            for slot in &place.slots {
+                reached[slot.child.index()] += 1;
+            }
+        }
+        for (index, place) in self.places.iter().enumerate() {
+            let slots = place.slots.len();
+            let wanted = match place.depth {
+                depth if depth == depth_max => 0,
+                depth if depth < trunk => 1,
+                depth if depth == trunk => slots.max(1),
+                _ => reached[index],
+            };
+            if slots != wanted {
+                let node = Node(u32::try_from(index).expect("at most NODES_MAX"));
+                return Err(DraftError::NotPaths { node, reached: reached[index], slots });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! Lossless verification rules for speculative decoding.
+//!
+//! A drafter guesses the next tokens, the target scores them all in one pass, and a *rule* keeps
+//! as many as it may, so that the output follows the target's own law. This crate is the rules:
+//! no model, no I/O, no `unsafe`.
+//!
+//! ```
+//! use forerun_verify::*;
+//! // The drafter drew token 2 from its row, then token 0.
+//! let draft = Draft::path(3, [
+//!     (Token(2), Dist::dense(vec![0.2, 0.2, 0.6])?),
+//!     (Token(0), Dist::dense(vec![0.7, 0.2, 0.1])?),
+//! ])?;
+//! // The target scored the path: a row for the committed text and one after each drafted token.
+//! let rows = [
+//!     Dist::softmax(&[0.1, 0.3, 1.9], 1.0)?,
+//!     Dist::softmax(&[2.0, 0.1, 0.3], 1.0)?,
+//!     Dist::softmax(&[0.5, 0.5, 0.5], 1.0)?,
+//! ];
+//! let mut chance = Random(Philox::new(42));
+//! let verdict = BlockRule.verify(&Block::new(&draft, &rows)?, &mut chance)?;
+//! println!("commit {:?} and {:?}", draft.path_to(verdict.node), verdict.next);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The theorem
+//!
+//! Let `W(u)` be the probability that the accepted path reaches the drafted prefix `u`, and
+//! `R(u, x)` that it ends at `u` with next token `x`. **A rule is lossless if and only if
+//! `R(u, x) = W(u) target(x|u) - W(ux)`, at least zero, for all `u` and `x`**: what does not go on
+//! along a drafted child must leave exactly the target's remainder. The expected number of
+//! accepted tokens is the sum of `W(u)` over all drafted prefixes, and the rules differ in how
+//! much of it they reach. Each states its own argument on its page; the feature `check` proves it
+//! by enumeration, for these rules and for yours.
+//!
+//! # Which rule
+//!
+//! | draft | scheme | rule |
+//! |---|---|---|
+//! | one path, sampled or fixed | any | [`BlockRule`]: no lossless rule accepts more |
+//! | several paths, several drafters, fixed tokens beside them | [`Scheme::Paths`], [`Scheme::Slots`] | [`PooledRule`] |
+//! | children drawn without replacement, beams | [`Scheme::WithoutReplacement`], [`Scheme::Beam`] | [`TraversalRule`] |
+//! | fixed tokens alone | [`Scheme::Slots`] | [`NssRule`] |
+//! | any, and the text must not depend on the drafter | any | [`CoupledRule`] |
+//!
+//! [`TokenRule`], [`SpecInferRule`], [`SpecTrRule`], [`RsdRule`] and [`GbvRule`] are the published
+//! rules these are measured against. A rule refuses a draft it is not lossless for.
+//!
+//! # Reproducible
+//!
+//! The same seed and rows give the same verdict on every platform: all arithmetic is sums,
+//! products and quotients in a fixed order, and the seeded generator is fixed for all time.
+
+mod block;
+mod chance;
+#[cfg(feature = "check")]
+pub mod check;
+mod dist;
+mod draft;
+mod philox;
+mod profile;
+mod residual;
+mod rule;
+mod share;
+mod simd;
+
+pub use block::{Block, BlockError};
+pub use chance::{Chance, Random, Weights};
+pub use dist::{Dist, RowError, Token};
+pub use draft::{Draft, DraftBuilder, DraftError, NODES_MAX, Node, RowId, Scheme};
+pub use philox::Philox;
+pub use rand_core;
+pub use rule::{
+    BlockRule, CoupledRule, GbvRule, Noise, NssRule, PooledRule, Refusal, RsdRule, Rule,
+    SpecInferRule, SpecTrRule, TokenRule, TraversalRule, Verdict,
+};

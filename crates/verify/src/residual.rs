@@ -1,0 +1,166 @@
+//! What is left of a target row when draft rows are taken from it: the law of the next token
+//! after the accepted ones.
+//!
+//! Every published rule's residual, however often it is renormalised on paper, is
+//! `relu(scale * target - sum of coefficient * draft row)` for some scalars, because
+//! `relu(relu(a) - b) = relu(a - b)` for non-negative `b`. So no row is ever modified: one pass
+//! gives the mass, and a draw reads one chunk again.
+
+use crate::chance::{Weights, locate_in};
+use crate::dist::{Dist, Entries, Token, locate_chunked};
+use crate::draft::Proposal;
+use crate::simd::{CHUNK, pair_sums};
+
+/// `relu(scale * target - sum of coefficient * row)`, with its mass.
+#[derive(Debug)]
+pub(crate) struct Residual<'a> {
+    target: &'a Dist,
+    scale: f64,
+    terms: Vec<(f64, Proposal<'a>)>,
+    mass: f64,
+    /// Of a dense target: the sum of each chunk. Of a sparse one: the weight of each entry.
+    parts: Vec<f64>,
+}
+
+impl<'a> Residual<'a> {
+    /// Takes `coefficient * draft` from `scale * target`.
+    pub(crate) fn new(
+        (scale, target): (f64, &'a Dist),
+        terms: impl IntoIterator<Item = (f64, Proposal<'a>)>,
+    ) -> Self {
+        let mut residual = Self {
+            target,
+            scale,
+            terms: terms.into_iter().collect(),
+            mass: 0.0,
+            parts: Vec::new(),
+        };
+        residual.parts = match target.entries() {
+            Entries::Dense { weights, sums } => residual.chunk_sums(weights, sums),
+            Entries::Sparse { tokens, .. } => {
+                tokens.iter().map(|token| residual.weight(*token as usize)).collect()
+            }
+        };
+        residual.mass = residual.parts.iter().sum();
+        residual
+    }
+
+    fn chunk_sums(&self, weights: &[f32], sums: &[f64]) -> Vec<f64> {
+        if let [(coefficient, Proposal::Row(draft))] = self.terms[..]
+            && let Entries::Dense { weights: draft_weights, .. } = draft.entries()
+        {
+            let scale = self.scale * self.target.unit();
+            let take = coefficient * draft.unit();
+            return pair_sums(weights, draft_weights, move |target, draft| {
+                let left = target * scale - draft * take;
+                if left > 0.0 { left } else { 0.0 }
+            });
+        }
+        let scale = self.scale * self.target.unit();
+        let mut parts: Vec<f64> = sums.iter().map(|sum| sum * scale).collect();
+        for chunk in self.touched(parts.len()) {
+            parts[chunk] = self.chunk(chunk).map(|(_, weight)| weight).sum();
+        }
+        parts
+    }
+
+    /// The chunks in which some term takes anything.
+    fn touched(&self, chunks: usize) -> Vec<usize> {
+        let mut touched = vec![false; chunks];
+        for (_, draft) in &self.terms {
+            match draft {
+                Proposal::Fixed(token) => touched[token.index() / CHUNK] = true,
+                Proposal::Row(row) => match row.entries() {
+                    Entries::Dense { .. } => touched.fill(true),
+                    Entries::Sparse { tokens, .. } => {
+                        tokens.iter().for_each(|token| touched[*token as usize / CHUNK] = true);
+                    }
+                },
+            }
+        }
+        (0..chunks).filter(|chunk| touched[*chunk]).collect()
+    }
+
+    fn chunk(&self, chunk: usize) -> impl Iterator<Item = (usize, f64)> {
+        let from = chunk * CHUNK;
+        let to = self.target.vocab_len().min(from + CHUNK);
+        (from..to).map(|index| (index, self.weight(index)))
+    }
+
+    /// The weight of one token.
+    pub(crate) fn weight(&self, index: usize) -> f64 {
+        let token = Token::at(index);
+        // The very products of the fused pass, so that a draw agrees with the sums to the bit.
+        let target = f64::from(self.target.weight(token)) * (self.scale * self.target.unit());
+        let take = |(coefficient, draft): &(f64, Proposal<'_>)| {
+            draft.weight(token) * (coefficient * draft.unit())
+        };
+        self.terms.iter().map(take).fold(target, |left, take| left - take).max(0.0)
+    }
+}
+
+impl Weights for Residual<'_> {
+    fn mass(&self) -> f64 {
+        self.mass
+    }
+
+    fn locate(&self, point: f64) -> usize {
+        match self.target.entries() {
+            Entries::Dense { .. } => locate_chunked(&self.parts, point, |chunk| self.chunk(chunk)),
+            Entries::Sparse { tokens, .. } => {
+                let entries = tokens.iter().map(|token| *token as usize);
+                locate_in(entries.zip(self.parts.iter().copied()), point)
+                    .expect("a residual that is drawn from has mass")
+            }
+        }
+    }
+
+    fn visit(&self, each: &mut dyn FnMut(usize, f64)) {
+        for (token, _) in self.target.support() {
+            let weight = self.weight(token.index());
+            if weight > 0.0 {
+                each(token.index(), weight);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(len: usize, step: usize) -> Vec<f32> {
+        (0..len).map(|i| 1.0 / (1.0 + ((i * step) % 97) as f32)).collect()
+    }
+
+    /// Dense and sparse forms of one pair of rows, in every combination.
+    #[test]
+    fn the_form_of_a_row_changes_nothing() {
+        let len = 1_500;
+        let forms = |weights: &[f32]| {
+            let entries = weights.iter().enumerate().map(|(i, w)| (Token::at(i), *w));
+            [Dist::dense(weights.to_vec()).unwrap(), Dist::sparse(len, entries).unwrap()]
+        };
+        let (target, one, two) = (row(len, 7), row(len, 31), row(len, 55));
+        let mut masses = Vec::new();
+        for target in &forms(&target) {
+            for one in &forms(&one) {
+                for two in &forms(&two) {
+                    let residual = Residual::new(
+                        (0.9, target),
+                        [(0.5, Proposal::Row(one)), (0.2, Proposal::Row(two))],
+                    );
+                    let mut visited = 0.0;
+                    residual.visit(&mut |_, weight| visited += weight);
+                    assert!((visited - residual.mass()).abs() < 1e-12);
+                    let places = [0.0, 0.25, 0.5, 0.99].map(|u| residual.locate(u * visited));
+                    masses.push((residual.mass(), places));
+                }
+            }
+        }
+        for (mass, places) in &masses {
+            assert!((mass - masses[0].0).abs() < 1e-12);
+            assert_eq!(places, &masses[0].1);
+        }
+    }
+}

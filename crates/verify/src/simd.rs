@@ -1,0 +1,132 @@
+//! Loops over whole rows, compiled once per instruction set and chosen at run time.
+//!
+//! Every sum keeps [`LANES`] running totals and adds them up in one fixed order, and no loop
+//! contracts a product and a sum, so a result is the same to the last bit on every machine: the
+//! instruction set changes how fast it arrives, never what it is.
+
+use fearless_simd::{Level, Simd, dispatch};
+use std::sync::LazyLock;
+
+/// Independent running totals of a sum; a multiple of every vector width in use.
+pub(crate) const LANES: usize = 16;
+
+/// Tokens summed together: the grain at which a draw finds its place in a long row.
+pub(crate) const CHUNK: usize = 512;
+
+static LEVEL: LazyLock<Level> = LazyLock::new(Level::new);
+
+/// The best instruction set of this machine.
+pub(crate) fn level() -> Level {
+    *LEVEL
+}
+
+/// Adds up the lanes in a fixed order.
+#[inline(always)]
+pub(crate) fn fold(lanes: [f64; LANES]) -> f64 {
+    let mut width = LANES;
+    let mut lanes = lanes;
+    while width > 1 {
+        width /= 2;
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+    }
+    lanes[0]
+}
+
+/// Sums of `value(target, draft)` over each chunk of two dense rows of equal length.
+pub(crate) fn pair_sums(
+    target: &[f32],
+    draft: &[f32],
+    value: impl Fn(f64, f64) -> f64 + Copy,
+) -> Vec<f64> {
+    debug_assert_eq!(target.len(), draft.len(), "rows of one vocabulary");
+    dispatch!(level(), simd => pair_sums_on(simd, target, draft, value))
+}
+
+#[inline(always)]
+fn pair_sums_on<S: Simd>(
+    _: S,
+    target: &[f32],
+    draft: &[f32],
+    value: impl Fn(f64, f64) -> f64 + Copy,
+) -> Vec<f64> {
+    let chunks = target.chunks(CHUNK).zip(draft.chunks(CHUNK));
+    chunks.map(|(target, draft)| pair_sum(target, draft, value)).collect()
+}
+
+#[inline(always)]
+fn pair_sum(target: &[f32], draft: &[f32], value: impl Fn(f64, f64) -> f64 + Copy) -> f64 {
+    let (targets, target_tail) = target.as_chunks::<LANES>();
+    let (drafts, draft_tail) = draft.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for (targets, drafts) in targets.iter().zip(drafts) {
+        for lane in 0..LANES {
+            lanes[lane] += value(f64::from(targets[lane]), f64::from(drafts[lane]));
+        }
+    }
+    for (lane, (&target, &draft)) in target_tail.iter().zip(draft_tail).enumerate() {
+        lanes[lane] += value(f64::from(target), f64::from(draft));
+    }
+    fold(lanes)
+}
+
+/// Sums over each chunk of a row of weights, or `None` where a weight is no finite number from
+/// zero up.
+pub(crate) fn checked_sums(weights: &[f32]) -> Option<Vec<f64>> {
+    dispatch!(level(), simd => checked_sums_on(simd, weights))
+}
+
+#[inline(always)]
+fn checked_sums_on<S: Simd>(_: S, weights: &[f32]) -> Option<Vec<f64>> {
+    let mut sums = Vec::with_capacity(weights.len().div_ceil(CHUNK));
+    let mut sound = true;
+    for chunk in weights.chunks(CHUNK) {
+        sums.push(row_sum(chunk));
+        for &weight in chunk {
+            // Written so that NaN fails.
+            sound &= (weight >= 0.0) & (weight <= f32::MAX);
+        }
+    }
+    sound.then_some(sums)
+}
+
+/// Sum of one chunk of a row.
+#[inline(always)]
+pub(crate) fn row_sum(weights: &[f32]) -> f64 {
+    let (groups, tail) = weights.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for group in groups {
+        for lane in 0..LANES {
+            lanes[lane] += f64::from(group[lane]);
+        }
+    }
+    for (lane, &weight) in tail.iter().enumerate() {
+        lanes[lane] += f64::from(weight);
+    }
+    fold(lanes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_do_not_depend_on_the_instruction_set() {
+        let row: Vec<f32> = (0..5_000u16).map(|i| 1.0 / (1.0 + f32::from(i))).collect();
+        let best = checked_sums(&row).unwrap();
+        let baseline = dispatch!(Level::baseline(), simd => checked_sums_on(simd, &row)).unwrap();
+        assert_eq!(best, baseline);
+    }
+
+    #[test]
+    fn unsound_weights_are_seen_anywhere_in_a_row() {
+        for bad in [f32::NAN, f32::INFINITY, -1.0, f32::NEG_INFINITY] {
+            for place in [0, 15, 16, 511, 512, 1_000] {
+                let mut row = vec![1.0; 1_001];
+                row[place] = bad;
+                assert!(checked_sums(&row).is_none(), "{bad} at {place}");
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Every rule under every way of drafting it admits: the exact law of the output against the
+//! target's, by enumeration. Nothing here is sampled.
+
+use forerun_verify::check::{Drafting, Kind, Model, Shape, drafting, examine};
+use forerun_verify::*;
+
+/// Most drafts a model may have, so that the suite stays quick.
+const DRAFTS_MAX: f64 = 5_000.0;
+
+/// Examines a rule over all sizes of `V` in 2..=4, `L` in 1..=4 and `K` in 1..=3 whose drafts can be
+/// enumerated, all kinds of model, and as many seeds as make two hundred.
+fn prove<D: Drafting>(
+    name: &str,
+    rule: &dyn Rule,
+    draft: impl Fn(usize) -> D,
+    drafts: impl Fn(f64, f64, f64) -> f64,
+) {
+    let mut shapes = Vec::new();
+    for (vocab_len, len) in (2..=4).flat_map(|v| (1..=4).map(move |l| (v, l))) {
+        for paths in 1..=3 {
+            let drafts = drafts(vocab_len as f64, len as f64, paths as f64);
+            if drafts <= DRAFTS_MAX {
+                shapes.push((vocab_len, len, paths, drafts > 300.0));
+            }
+        }
+    }
+    let mut worst = (0.0, String::new());
+    let mut count = 0;
+    let mut seed = 0;
+    while count < 200 {
+        for &(vocab_len, len, paths, large) in &shapes {
+            for kind in Kind::ALL {
+                // The large ones once, in the kinds that differ most.
+                let few = [Kind::Random, Kind::Aligned, Kind::Sparse, Kind::Ties];
+                if large && (seed > 0 || !few.contains(&kind)) {
+                    continue;
+                }
+                let model = Model::random(kind, Shape { vocab_len, len }, seed);
+                let finding = examine(&model, &draft(paths), rule).unwrap();
+                count += 1;
+                if finding.worst_error >= worst.0 {
+                    let at = format!("V={vocab_len} L={len} K={paths} {kind:?} seed {seed}");
+                    worst = (finding.worst_error, at);
+                }
+            }
+        }
+        seed += 1;
+    }
+    println!("{name}: {count} models, worst error {:.1e} at {}", worst.0, worst.1);
+    assert!(worst.0 < 1e-12, "{name} is off by {:e} at {}", worst.0, worst.1);
+}
+
+/// How many drafts there are of `k` paths.
+fn of_paths(v: f64, l: f64, k: f64) -> f64 {
+    v.powf(l * k)
+}
+
+fn of_one_path(v: f64, l: f64, _: f64) -> f64 {
+    of_paths(v, l, 1.0)
+}
+
+fn of_slots(v: f64, l: f64, _: f64) -> f64 {
+    of_paths(v, l, 3.0)
+}
+
+/// Up to `k` children, at every node where the model is shallow, else at the root.
+fn of_distinct(v: f64, l: f64, k: f64) -> f64 {
+    let orders = |k: f64| (0..k.min(v) as usize).fold(1.0, |n, drawn| n * (v - drawn as f64));
+    match l {
+        1.0 => orders(k),
+        2.0 => orders(k).powf(1.0 + k.min(v)),
+        _ => orders(k) * v.powf((l - 1.0) * k.min(v)),
+    }
+}
+
+/// Beams are drawn by ordering whole paths, and drafted `k` at a time.
+fn of_beams(v: f64, l: f64, k: f64) -> f64 {
+    if v.powf(l) > 9.0 { f64::INFINITY } else { v.powf(l * (k + 1.0)) }
+}
+
+macro_rules! prove {
+    ($($name:ident: $rule:expr, $draft:expr, $drafts:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            prove(stringify!($name), &$rule, $draft, $drafts);
+        }
+    )*};
+}
+
+const GUARDED: GbvRule = GbvRule { guarded: true };
+const PLAIN: GbvRule = GbvRule { guarded: false };
+
+prove! {
+    token_on_one_path: TokenRule, |_| drafting::paths(1), of_one_path;
+    token_on_a_guess: TokenRule, |_| drafting::guess(), of_one_path;
+    token_on_a_path_that_stops_early: TokenRule, |_| drafting::early_stop(), of_one_path;
+    block_on_one_path: BlockRule, |_| drafting::paths(1), of_one_path;
+    block_on_a_guess: BlockRule, |_| drafting::guess(), of_one_path;
+    block_on_a_path_that_stops_early: BlockRule, |_| drafting::early_stop(), of_one_path;
+    nss_on_paths: NssRule, drafting::paths, of_paths;
+    nss_on_guesses: NssRule, |_| drafting::guesses(), of_one_path;
+    nss_without_replacement: NssRule, drafting::without_replacement, of_distinct;
+    nss_on_beams: NssRule, drafting::beam, of_beams;
+    specinfer_on_paths: SpecInferRule, drafting::paths, of_paths;
+    specinfer_on_two_drafters: SpecInferRule, drafting::two_drafters, of_paths;
+    specinfer_on_paths_and_a_guess: SpecInferRule, |k| drafting::paths_and_guess((k - 1).max(1)), of_paths;
+    specinfer_on_guesses: SpecInferRule, |_| drafting::guesses(), of_one_path;
+    specinfer_on_a_slot_tree: SpecInferRule, |_| drafting::slot_tree(), of_slots;
+    spectr_on_paths: SpecTrRule, drafting::paths, of_paths;
+    spectr_on_a_trunk: SpecTrRule, drafting::trunk, of_paths;
+    spectr_on_a_slot_tree: SpecTrRule, |_| drafting::slot_tree(), of_slots;
+    rsd_on_paths: RsdRule, drafting::paths, of_paths;
+    rsd_without_replacement: RsdRule, drafting::without_replacement, of_distinct;
+    rsd_on_beams: RsdRule, drafting::beam, of_beams;
+    traversal_on_paths: TraversalRule, drafting::paths, of_paths;
+    traversal_on_a_trunk: TraversalRule, drafting::trunk, of_paths;
+    traversal_without_replacement: TraversalRule, drafting::without_replacement, of_distinct;
+    traversal_on_beams: TraversalRule, drafting::beam, of_beams;
+    gbv_on_paths: PLAIN, drafting::paths, of_paths;
+    gbv_on_a_trunk: PLAIN, drafting::trunk, of_paths;
+    guarded_gbv_on_paths: GUARDED, drafting::paths, of_paths;
+    guarded_gbv_on_a_trunk: GUARDED, drafting::trunk, of_paths;
+    pooled_on_paths: PooledRule, drafting::paths, of_paths;
+    pooled_on_a_trunk: PooledRule, drafting::trunk, of_paths;
+    pooled_on_two_drafters: PooledRule, drafting::two_drafters, of_paths;
+    pooled_on_paths_and_a_guess: PooledRule, |k| drafting::paths_and_guess((k - 1).max(1)), of_paths;
+    pooled_on_guesses: PooledRule, |_| drafting::guesses(), of_one_path;
+    pooled_on_a_slot_tree: PooledRule, |_| drafting::slot_tree(), of_slots;
+    pooled_on_top_and_rest: PooledRule, |_| drafting::top_and_rest(), of_slots;
+    pooled_on_a_path_that_stops_early: PooledRule, |_| drafting::early_stop(), of_one_path;
+}
