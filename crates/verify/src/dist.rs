@@ -424,6 +424,53 @@ impl Weights for Dist {
     }
 }
 
+/// Calls `each` with every token that two rows both give weight, and the weights, in order.
+pub(crate) fn common(one: &Dist, two: &Dist, mut each: impl FnMut(Token, f32, f32)) {
+    let two_is_shorter = two.stored_len() < one.stored_len();
+    let (few, many) = if two_is_shorter { (two, one) } else { (one, two) };
+    let mut cursor = Cursor::new(many);
+    let mut meet = |token: Token, here: f32| {
+        let there = if here > 0.0 { cursor.weight(token) } else { 0.0 };
+        if there > 0.0 {
+            let (first, second) = if two_is_shorter { (there, here) } else { (here, there) };
+            each(token, first, second);
+        }
+    };
+    match &few.entries {
+        Entries::Dense { weights, .. } => {
+            weights.iter().enumerate().for_each(|(index, w)| meet(Token::at(index), *w));
+        }
+        Entries::Sparse { tokens, weights } => {
+            tokens.iter().zip(weights).for_each(|(token, w)| meet(Token(*token), *w));
+        }
+    }
+}
+
+/// Looks weights up in rising order of tokens, each in constant time on average.
+pub(crate) struct Cursor<'a> {
+    row: &'a Dist,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(row: &'a Dist) -> Self {
+        Self { row, at: 0 }
+    }
+
+    pub(crate) fn weight(&mut self, token: Token) -> f32 {
+        match &self.row.entries {
+            Entries::Dense { weights, .. } => weights[token.index()],
+            Entries::Sparse { tokens, weights } => {
+                while tokens.get(self.at).is_some_and(|known| *known < token.0) {
+                    self.at += 1;
+                }
+                let here = tokens.get(self.at).is_some_and(|known| *known == token.0);
+                if here { weights[self.at] } else { 0.0 }
+            }
+        }
+    }
+}
+
 /// The index at `point` of a long row's running sum, from the sums of its chunks and the one
 /// chunk that holds it.
 pub(crate) fn locate_chunked<I: Iterator<Item = (usize, f64)>>(

@@ -1,18 +1,19 @@
 //! How the likelihood ratio of target to draft is spread: enough to know, for any bar, what share
 //! of a drafter's tokens passes it, without going over the rows again.
 //!
-//! Short rows are sorted, and any bar is exact. Long ones are counted into buckets of nearly
-//! equal ratio in one pass; a bar must then stand on a bucket's edge, where the answer is exact
-//! too. Long rows use a ratio in `f32` rounded *down*: a rule that never asks for more than its
+//! Short rows are kept as they are, and any bar is exact. Long ones are counted into buckets of
+//! nearly equal ratio in one pass; a bar must then stand on a bucket's edge, where the answer is
+//! exact too. Long rows use a ratio in `f32` rounded *down*: a rule that never asks for more than its
 //! share stays lossless, as long as every use of the ratio is the same one.
 
 use fearless_simd::{Simd, dispatch};
 
-use crate::dist::{Dist, Entries, Token};
+use crate::dist::{Dist, Entries, Token, common};
 use crate::simd::{LANES, level};
 
-/// Rows of at most this many entries are sorted.
-const SORTED_MAX: usize = 512;
+/// Rows with at most this many tokens in common are kept; going over them again costs less than
+/// clearing the buckets.
+const SHORT_MAX: usize = 128;
 /// Buckets to each doubling of the ratio, as a power of two.
 const BUCKET_BITS: u32 = 6;
 /// Ratios of long rows lie within two to the plus or minus this, or are zero.
@@ -33,7 +34,7 @@ pub(crate) struct Ratio<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Form {
-    /// Sorted rows: the ratio in `f64`.
+    /// Short rows: the ratio in `f64`.
     Exact,
     /// One dense row: the quotient of the weights times this.
     Quotient(f32),
@@ -45,7 +46,7 @@ impl<'a> Ratio<'a> {
     /// The ratio of `target` to `rows`, each with its share of the slots.
     pub(crate) fn new(target: &'a Dist, rows: Vec<(f64, &'a Dist)>) -> Self {
         let longest = rows.iter().map(|(_, row)| row.stored_len()).max().unwrap_or(0);
-        let form = if longest.min(target.stored_len()) <= SORTED_MAX {
+        let form = if longest.min(target.stored_len()) <= SHORT_MAX {
             Form::Exact
         } else {
             match quotient_factor(target, &rows) {
@@ -67,6 +68,21 @@ impl<'a> Ratio<'a> {
         }
     }
 
+    /// A number that orders tokens by ratio: of short rows the ratio itself, of long ones its
+    /// bucket, so that no row needs sorting.
+    pub(crate) fn rank(&self, ratio: f64) -> f64 {
+        match self.form {
+            Form::Exact => ratio,
+            #[expect(clippy::cast_possible_truncation, reason = "a ratio of a long row is an f32")]
+            _ => bucket(ratio as f32) as f64,
+        }
+    }
+
+    /// Whether ranks are few: numbers below [`RANKS`].
+    pub(crate) fn has_few_ranks(&self) -> bool {
+        self.form != Form::Exact
+    }
+
     fn quotient(&self, token: Token) -> f64 {
         let draft: f64 = self.rows.iter().map(|(share, row)| share * row.prob(token)).sum();
         if draft > 0.0 { self.target.prob(token) / draft } else { 0.0 }
@@ -75,7 +91,7 @@ impl<'a> Ratio<'a> {
     /// How the ratio is spread over the tokens of one of the rows.
     pub(crate) fn profile(&self, row: &Dist) -> Profile {
         match (self.form, self.target.entries(), row.entries()) {
-            (Form::Exact, ..) => self.sorted(row),
+            (Form::Exact, ..) => self.kept(row),
             (
                 Form::Quotient(factor),
                 Entries::Dense { weights: target, .. },
@@ -83,21 +99,25 @@ impl<'a> Ratio<'a> {
             ) => {
                 let unit = row.unit();
                 let counts = dispatch!(level(), simd => count(simd, target, draft, factor));
-                Profile::from_counts(counts, unit)
+                Profile::Counted(Counted::new(counts, unit))
             }
             _ => self.counted(row),
         }
     }
 
-    fn sorted(&self, row: &Dist) -> Profile {
-        let few = if row.stored_len() < self.target.stored_len() { row } else { self.target };
-        let mut bins: Vec<(f64, f64)> = few
-            .support()
-            .map(|(token, _)| (self.at(token), row.prob(token)))
-            .filter(|(ratio, draft)| *ratio > 0.0 && *draft > 0.0)
-            .collect();
-        bins.sort_unstable_by(|one, two| one.0.total_cmp(&two.0));
-        Profile::from_bins(bins)
+    fn kept(&self, row: &Dist) -> Profile {
+        let mut kept = Kept::with_capacity(row.stored_len().min(self.target.stored_len()));
+        let alone = self.rows.len() == 1;
+        common(self.target, row, |token, target, draft| {
+            let draft = f64::from(draft) * row.unit();
+            // The very quotient of `at`, without looking the token up again.
+            let ratio =
+                if alone { f64::from(target) * self.target.unit() / draft } else { self.at(token) };
+            kept.ratios.push(ratio);
+            kept.drafts.push(draft);
+            kept.shares.push(ratio * draft);
+        });
+        Profile::Kept(kept)
     }
 
     fn counted(&self, row: &Dist) -> Profile {
@@ -105,7 +125,7 @@ impl<'a> Ratio<'a> {
         for (token, draft) in row.support() {
             counts.add(capped_ratio(self.quotient(token)), draft);
         }
-        Profile::from_counts(counts, 1.0)
+        Profile::Counted(Counted::new(counts, 1.0))
     }
 }
 
@@ -140,6 +160,9 @@ const RATIO_MAX: f32 = (1u32 << RANGE_LOG2) as f32;
 const BITS_MIN: u32 = ((127 - RANGE_LOG2) as u32) << 23;
 /// Buckets in range: the last holds the cut-off ratios alone.
 const BUCKETS: usize = ((2 * RANGE_LOG2 as usize) << BUCKET_BITS) + 1;
+
+/// The ranks of long rows are below this.
+pub(crate) const RANKS: usize = BUCKETS;
 
 /// The lower edge of a bucket: the `f32` whose low mantissa bits are zero.
 #[inline(always)]
@@ -192,98 +215,181 @@ fn count<S: Simd>(_: S, target: &[f32], draft: &[f32], factor: f32) -> Counts {
     counts
 }
 
-/// The spread of a ratio: bins of rising ratio with the draft mass from each bin on, and the sum
-/// of draft mass times ratio before it.
+/// The spread of a ratio over the tokens of a row.
 #[derive(Debug, Clone)]
-pub(crate) struct Profile {
-    /// The least ratio of each bin.
-    edges: Vec<f64>,
-    draft_from: Vec<f64>,
-    share_before: Vec<f64>,
-    sorted: bool,
+pub(crate) enum Profile {
+    Kept(Kept),
+    Counted(Counted),
 }
 
-/// The bins of a class of tokens.
+/// The tokens of a class: those of ratio `from` up to below `to`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bins {
-    from: usize,
-    to: usize,
+pub(crate) struct Class {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+}
+
+impl Class {
+    pub(crate) const ALL: Self = Self { from: 0.0, to: f64::INFINITY };
+
+    pub(crate) fn holds(&self, ratio: f64) -> bool {
+        ratio >= self.from && ratio < self.to
+    }
 }
 
 impl Profile {
-    fn from_bins(bins: Vec<(f64, f64)>) -> Self {
-        let edges = bins.iter().map(|(ratio, _)| *ratio).collect();
-        let shares = bins.iter().map(|(ratio, draft)| [*draft, ratio * draft]);
-        Self::new(edges, shares, true)
-    }
-
-    fn from_counts(counts: Counts, unit: f64) -> Self {
-        let edges = (0u32..).take(BUCKETS).map(|bucket| f64::from(edge(bucket))).collect();
-        let shares = counts.0.iter().map(|[draft, share]| [draft * unit, share * unit]);
-        Self::new(edges, shares, false)
-    }
-
-    fn new(
-        edges: Vec<f64>,
-        shares: impl DoubleEndedIterator<Item = [f64; 2]> + Clone,
-        sorted: bool,
-    ) -> Self {
-        let mut share_before = vec![0.0];
-        let mut before = 0.0;
-        share_before.extend(shares.clone().map(|[_, share]| {
-            before += share;
-            before
-        }));
-        let mut draft_from = vec![0.0];
-        let mut from = 0.0;
-        draft_from.extend(shares.rev().map(|[draft, _]| {
-            from += draft;
-            from
-        }));
-        draft_from.reverse();
-        Self { edges, draft_from, share_before, sorted }
-    }
-
-    /// All tokens.
-    pub(crate) fn all(&self) -> Bins {
-        Bins { from: 0, to: self.edges.len() }
-    }
-
-    /// The tokens of ratio `bar` or more, and the rest.
-    pub(crate) fn split(&self, bar: f64) -> [Bins; 2] {
-        let at = self.below(bar);
-        [Bins { from: at, to: self.edges.len() }, Bins { from: 0, to: at }]
-    }
-
     /// The nearest bar, at or just below this one, at which answers are exact.
     pub(crate) fn snap(&self, bar: f64) -> f64 {
-        if self.sorted {
-            return bar;
+        match self {
+            Self::Kept(_) => bar,
+            Self::Counted(_) => snap(bar),
         }
-        #[expect(clippy::cast_possible_truncation, reason = "low bits are cut off below")]
-        let bar = bar as f32;
-        if bar <= edge(0) {
-            return f64::from(edge(0));
-        }
-        f64::from(f32::from_bits(bar.min(RATIO_MAX).to_bits() >> SHIFT << SHIFT))
     }
 
-    /// The mean, over tokens of these bins drawn from the row, of `min(1, ratio / bar)`; the bar
-    /// is one that [`Profile::snap`] gave.
-    pub(crate) fn passing(&self, bar: f64, bins: Bins) -> f64 {
-        let at = self.below(bar).clamp(bins.from, bins.to);
-        let above = self.draft_from[at] - self.draft_from[bins.to];
-        let below = self.share_before[at] - self.share_before[bins.from];
+    /// The mean, over tokens drawn from the row, of `min(1, ratio / bar)` within a class; the
+    /// bounds of the class and the bar are ones that [`Profile::snap`] gave, unless it is
+    /// [`Class::ALL`].
+    pub(crate) fn passing(&self, bar: f64, class: Class) -> f64 {
+        match self {
+            Self::Kept(kept) => kept.passing(bar, class),
+            Self::Counted(counted) => counted.passing(bar, class),
+        }
+    }
+}
+
+/// Every token: its ratio, draft probability, and the product of the two.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    ratios: Vec<f64>,
+    drafts: Vec<f64>,
+    shares: Vec<f64>,
+}
+
+impl Kept {
+    fn with_capacity(len: usize) -> Self {
+        let room = || Vec::with_capacity(len);
+        Self { ratios: room(), drafts: room(), shares: room() }
+    }
+
+    fn passing(&self, bar: f64, class: Class) -> f64 {
+        let per_bar = 1.0 / bar;
+        let passing = |ratio: f64, draft: f64, share: f64| {
+            let passing = share * per_bar;
+            let passing = if passing < draft { passing } else { draft };
+            if (ratio >= class.from) & (ratio < class.to) { passing } else { 0.0 }
+        };
+        let (ratios, ratios_left) = self.ratios.as_chunks::<4>();
+        let (drafts, drafts_left) = self.drafts.as_chunks::<4>();
+        let (shares, shares_left) = self.shares.as_chunks::<4>();
+        let mut lanes = [0.0; 4];
+        for ((ratios, drafts), shares) in ratios.iter().zip(drafts).zip(shares) {
+            for lane in 0..4 {
+                lanes[lane] += passing(ratios[lane], drafts[lane], shares[lane]);
+            }
+        }
+        for ((ratio, draft), share) in ratios_left.iter().zip(drafts_left).zip(shares_left) {
+            lanes[0] += passing(*ratio, *draft, *share);
+        }
+        (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
+    }
+}
+
+/// By bucket: the draft mass from it on, and the sum of draft mass times ratio before it.
+#[derive(Debug, Clone)]
+pub(crate) struct Counted {
+    draft_from: Vec<f64>,
+    share_before: Vec<f64>,
+}
+
+impl Counted {
+    fn new(counts: Counts, unit: f64) -> Self {
+        let mut draft_from = vec![0.0; BUCKETS + 1];
+        let mut share_before = vec![0.0; BUCKETS + 1];
+        for (bucket, [_, share]) in counts.0.iter().enumerate() {
+            share_before[bucket + 1] = share_before[bucket] + share * unit;
+        }
+        for (bucket, [draft, _]) in counts.0.iter().enumerate().rev() {
+            draft_from[bucket] = draft_from[bucket + 1] + draft * unit;
+        }
+        Self { draft_from, share_before }
+    }
+
+    fn passing(&self, bar: f64, class: Class) -> f64 {
+        let (from, to) = (below(class.from), below(class.to));
+        let at = below(bar).clamp(from, to);
+        let above = self.draft_from[at] - self.draft_from[to];
+        let below = self.share_before[at] - self.share_before[from];
         above + below / bar
     }
+}
 
-    /// How many bins lie below a bar.
-    fn below(&self, bar: f64) -> usize {
-        if self.sorted {
-            return self.edges.partition_point(|edge| *edge < bar);
+fn snap(bar: f64) -> f64 {
+    #[expect(clippy::cast_possible_truncation, reason = "low bits are cut off")]
+    let bar = (bar as f32).clamp(edge(0), RATIO_MAX);
+    f64::from(f32::from_bits(bar.to_bits() >> SHIFT << SHIFT))
+}
+
+/// How many buckets lie below a bar that stands on an edge; all of them below infinity.
+fn below(bar: f64) -> usize {
+    #[expect(clippy::cast_possible_truncation, reason = "a snapped bar is an f32")]
+    let bar = bar as f32;
+    if bar <= RATIO_MAX { bucket(bar) } else { BUCKETS }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dense(len: usize, step: usize) -> Dist {
+        Dist::dense((0..len).map(|i| 1.0 / (1.0 + ((i * step) % 89) as f32)).collect()).unwrap()
+    }
+
+    /// Whatever the form: passing tokens are what the ratio says, token by token.
+    #[test]
+    fn answers_agree_with_the_ratio_at_every_token() {
+        let sparse = |row: &Dist, every: usize| {
+            let kept = row.support().filter(|(token, _)| token.index() % every == 0);
+            #[expect(clippy::cast_possible_truncation, reason = "the row is what is stored")]
+            let kept: Vec<_> = kept.map(|(token, w)| (token, w as f32)).collect();
+            Dist::sparse(row.vocab_len(), kept).unwrap()
+        };
+        for len in [100, 3_000] {
+            let (target, one, two) = (dense(len, 7), dense(len, 31), dense(len, 53));
+            let targets = [target.clone(), sparse(&target, 2)];
+            let drafts = [one.clone(), sparse(&one, 3)];
+            for (target, one) in targets.iter().flat_map(|t| drafts.iter().map(move |d| (t, d))) {
+                for rows in [vec![(1.0, one)], vec![(0.25, one), (0.75, &two)]] {
+                    let ratio = Ratio::new(target, rows.clone());
+                    for (_, row) in rows {
+                        agrees(&ratio, target, row);
+                    }
+                }
+            }
         }
-        #[expect(clippy::cast_possible_truncation, reason = "a snapped bar is an f32")]
-        let bar = bar as f32;
-        bucket(bar)
+    }
+
+    fn agrees(ratio: &Ratio<'_>, target: &Dist, row: &Dist) {
+        let profile = ratio.profile(row);
+        for bar in [1e-7, 0.03, 0.9, 1.0, 7.3, 1e9].map(|bar| profile.snap(bar)) {
+            for split in [0.5, 1.7].map(|bar| profile.snap(bar)) {
+                let (low, high) =
+                    (Class { from: 0.0, to: split }, Class { from: split, ..Class::ALL });
+                for class in [Class::ALL, low, high] {
+                    let wanted: f64 = row
+                        .support()
+                        .map(|(token, draft)| (ratio.at(token), draft))
+                        .filter(|(ratio, _)| class.holds(*ratio))
+                        .map(|(ratio, draft)| draft * (ratio / bar).min(1.0))
+                        .sum();
+                    let passing = profile.passing(bar, class);
+                    assert!((passing - wanted).abs() < 1e-12, "{passing} for {wanted} at {bar}");
+                }
+            }
+        }
+        for (token, draft) in row.support() {
+            let alone = ratio.rows.len() == 1;
+            let over = ratio.at(token) * draft - target.prob(token);
+            assert!(!alone || over < 1e-16, "a ratio is never above the true one");
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! gives the mass, and a draw reads one chunk again.
 
 use crate::chance::{Weights, locate_in};
-use crate::dist::{Dist, Entries, Token, locate_chunked};
+use crate::dist::{Cursor, Dist, Entries, Token, locate_chunked};
 use crate::draft::Proposal;
 use crate::simd::{CHUNK, pair_sums};
 
@@ -37,9 +37,7 @@ impl<'a> Residual<'a> {
         };
         residual.parts = match target.entries() {
             Entries::Dense { weights, sums } => residual.chunk_sums(weights, sums),
-            Entries::Sparse { tokens, .. } => {
-                tokens.iter().map(|token| residual.weight(*token as usize)).collect()
-            }
+            Entries::Sparse { tokens, weights } => residual.entry_weights(tokens, weights),
         };
         residual.mass = residual.parts.iter().sum();
         residual
@@ -61,6 +59,30 @@ impl<'a> Residual<'a> {
         for chunk in self.touched(parts.len()) {
             parts[chunk] = self.chunk(chunk).map(|(_, weight)| weight).sum();
         }
+        parts
+    }
+
+    /// The weight of each entry of a sparse target, bit for bit as [`Residual::weight`] has it.
+    fn entry_weights(&self, tokens: &[u32], weights: &[f32]) -> Vec<f64> {
+        let scale = self.scale * self.target.unit();
+        let mut parts: Vec<f64> = weights.iter().map(|weight| f64::from(*weight) * scale).collect();
+        for (coefficient, draft) in &self.terms {
+            let take = coefficient * draft.unit();
+            match draft {
+                Proposal::Fixed(token) => {
+                    if let Ok(place) = tokens.binary_search(&token.0) {
+                        parts[place] -= take;
+                    }
+                }
+                Proposal::Row(row) => {
+                    let mut cursor = Cursor::new(row);
+                    for (part, token) in parts.iter_mut().zip(tokens) {
+                        *part -= f64::from(cursor.weight(Token(*token))) * take;
+                    }
+                }
+            }
+        }
+        parts.iter_mut().for_each(|part| *part = part.max(0.0));
         parts
     }
 

@@ -3,22 +3,21 @@
 
 use crate::chance::{Weights, locate_in};
 use crate::dist::{Dist, Token};
-use crate::profile::Ratio;
+use crate::profile::{Class, Ratio};
 
-/// The tokens of ratio `from` to below `to` are taken in the measure `amount * min(1, ratio /
-/// bar)` of their draft probability.
+/// The tokens of a class are taken in the measure `amount * min(1, ratio / bar)` of their draft
+/// probability.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece {
-    pub(crate) from: f64,
-    pub(crate) to: f64,
+    pub(crate) class: Class,
     pub(crate) bar: f64,
     pub(crate) amount: f64,
 }
 
 impl Piece {
-    /// The chance that a drawn token of this ratio passes the bar; zero outside the piece.
+    /// The chance that a drawn token of this ratio passes the bar; zero outside the class.
     pub(crate) fn passes(&self, ratio: f64) -> f64 {
-        if ratio >= self.from && ratio < self.to { (ratio / self.bar).min(1.0) } else { 0.0 }
+        if self.class.holds(ratio) { (ratio / self.bar).min(1.0) } else { 0.0 }
     }
 }
 

@@ -51,22 +51,26 @@ fn pair_sums_on<S: Simd>(
     draft: &[f32],
     value: impl Fn(f64, f64) -> f64 + Copy,
 ) -> Vec<f64> {
-    let chunks = target.chunks(CHUNK).zip(draft.chunks(CHUNK));
-    chunks.map(|(target, draft)| pair_sum(target, draft, value)).collect()
+    // A plain loop: a closure handed to an iterator may be compiled for the baseline.
+    let mut sums = Vec::with_capacity(target.len().div_ceil(CHUNK));
+    for (target, draft) in target.chunks(CHUNK).zip(draft.chunks(CHUNK)) {
+        sums.push(pair_sum(target, draft, value));
+    }
+    sums
 }
 
 #[inline(always)]
 fn pair_sum(target: &[f32], draft: &[f32], value: impl Fn(f64, f64) -> f64 + Copy) -> f64 {
-    let (targets, target_tail) = target.as_chunks::<LANES>();
-    let (drafts, draft_tail) = draft.as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
-    for (targets, drafts) in targets.iter().zip(drafts) {
-        for lane in 0..LANES {
-            lanes[lane] += value(f64::from(targets[lane]), f64::from(drafts[lane]));
-        }
+    // Values first, then their sum: two loops of one kind of work each, which vectorise well.
+    let mut values = [0.0; CHUNK];
+    for ((slot, &target), &draft) in values.iter_mut().zip(target).zip(draft) {
+        *slot = value(f64::from(target), f64::from(draft));
     }
-    for (lane, (&target, &draft)) in target_tail.iter().zip(draft_tail).enumerate() {
-        lanes[lane] += value(f64::from(target), f64::from(draft));
+    let mut lanes = [0.0; LANES];
+    for group in values[..target.len().next_multiple_of(LANES)].as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            lanes[lane] += group[lane];
+        }
     }
     fold(lanes)
 }

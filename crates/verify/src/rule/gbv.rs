@@ -4,8 +4,9 @@ use super::block::deepest_first;
 use super::{Refusal, Rule, Verdict, refuse};
 use crate::block::Block;
 use crate::chance::{Chance, Weights, locate_in};
-use crate::dist::{Dist, Token};
+use crate::dist::{Dist, Token, common};
 use crate::draft::{Draft, Node, Scheme, Slot};
+use crate::profile::{RANKS, Ratio};
 
 /// Greedy multi-path block verification (Thomas and Pal, arXiv 2602.16961): picks the path whose
 /// tokens have the largest likelihood ratios, depth by depth, and runs
@@ -69,11 +70,7 @@ impl Rule for GbvRule {
         let residual = |n: usize, weight: f64| {
             let step = &picked.steps[n];
             let target = block.target(step.node);
-            let weights = skewed(target, step.row, step.skew)
-                .into_iter()
-                .map(|entry| (entry.token.index(), (weight * entry.target - entry.law).max(0.0)))
-                .collect();
-            Entered(weights)
+            leftover(&Order::new(target, step.row), step.skew, weight)
         };
         let nodes: Vec<Node> = picked.steps.iter().map(|step| step.node).collect();
         deepest_first(block, (&nodes, picked.last), ratio, residual, chance)
@@ -156,18 +153,18 @@ impl<'a> Picked<'a> {
         let mut skew = Skew { paths: 1, below: 0.0 };
         while let Some(row) = draft.shared_row(picked.last) {
             let (node, row) = (picked.last, draft.draft_row(row));
-            let target = block.target(node);
+            let order = Order::new(block.target(node), row);
             if Some(node) == branch {
                 in_use = draft.slots(node).len();
                 if guarded {
-                    in_use = best_paths(target, row, in_use);
+                    in_use = best_paths(&order, in_use);
                 }
                 skew = Skew { paths: in_use, below: 0.0 };
             }
             let slots = &draft.slots(node)[..in_use];
-            let child = largest(draft, slots, target, row);
+            let child = order.largest(draft, slots);
             let token = draft.token(child);
-            let (drawn, before) = (row.prob(token), mass_below(target, row, token));
+            let (drawn, before) = (row.prob(token), order.mass_below(token));
             let law = skew.law(drawn, before);
             picked.steps.push(Step { node, token, row, skew, law });
             skew = skew.after(drawn, before);
@@ -178,77 +175,126 @@ impl<'a> Picked<'a> {
     }
 }
 
-/// The rank of a token: by ratio, then by id.
-fn rank(target: &Dist, row: &Dist, token: Token) -> (f64, Token) {
-    (target.prob(token) / row.prob(token), token)
+/// The tokens of a node in their one total order: by rank of the ratio, then by id.
+///
+/// Any fixed order is lossless, so ranks may be coarse; what must not happen is that the picked
+/// child and the running sums are ordered in two ways.
+struct Order<'a> {
+    target: &'a Dist,
+    row: &'a Dist,
+    ratio: Ratio<'a>,
 }
 
-fn ranks_below(one: (f64, Token), two: (f64, Token)) -> bool {
-    one.0 < two.0 || (one.0 == two.0 && one.1 < two.1)
-}
+impl<'a> Order<'a> {
+    fn new(target: &'a Dist, row: &'a Dist) -> Self {
+        Self { target, row, ratio: Ratio::new(target, vec![(1.0, row)]) }
+    }
 
-fn largest(draft: &Draft, slots: &[Slot], target: &Dist, row: &Dist) -> Node {
-    let mut best = slots[0].child;
-    for slot in slots {
-        let ranked = |node: Node| rank(target, row, draft.token(node));
-        if ranks_below(ranked(best), ranked(slot.child)) {
-            best = slot.child;
+    fn rank(&self, token: Token) -> (f64, Token) {
+        (self.ratio.rank(self.ratio.at(token)), token)
+    }
+
+    fn largest(&self, draft: &Draft, slots: &[Slot]) -> Node {
+        let mut best = slots[0].child;
+        for slot in slots {
+            let rank = |node: Node| self.rank(draft.token(node));
+            if rank(best) < rank(slot.child) {
+                best = slot.child;
+            }
+        }
+        best
+    }
+
+    /// Draft mass of the tokens that rank below this one, which the target can say.
+    ///
+    /// Tokens the target cannot say have ratio zero and rank below all others. Where the picked
+    /// token is one of them nothing is accepted, and what is said here does not matter.
+    fn mass_below(&self, token: Token) -> f64 {
+        let bar = self.rank(token);
+        let (mut covered, mut below) = (0.0, 0.0);
+        self.each(|token, _, draft| {
+            covered += draft;
+            below += if self.rank(token) < bar { draft } else { 0.0 };
+        });
+        (1.0 - covered).max(0.0) + below
+    }
+
+    /// The tokens both rows can say, with their probabilities, by id.
+    fn each(&self, mut each: impl FnMut(Token, f64, f64)) {
+        common(self.target, self.row, |token, target, draft| {
+            let draft = f64::from(draft) * self.row.unit();
+            each(token, f64::from(target) * self.target.unit(), draft);
+        });
+    }
+
+    /// Calls `each` with every token both rows can say, its target and draft probabilities, and
+    /// the draft mass that ranks below it.
+    fn each_ranked(&self, mut each: impl FnMut(Token, f64, f64, f64)) {
+        let mut entries: Vec<(f64, Token, f64, f64)> = Vec::new();
+        let mut covered = 0.0;
+        self.each(|token, target, draft| {
+            covered += draft;
+            entries.push((self.rank(token).0, token, target, draft));
+        });
+        let mut before = (1.0 - covered).max(0.0);
+        if !self.ratio.has_few_ranks() {
+            entries.sort_unstable_by(|one, two| one.0.total_cmp(&two.0).then(one.1.cmp(&two.1)));
+            for (_, token, target, draft) in entries {
+                each(token, target, draft, before);
+                before += draft;
+            }
+            return;
+        }
+        let mut running = vec![0.0; RANKS];
+        for (rank, .., draft) in &entries {
+            running[place(*rank)] += draft;
+        }
+        for sum in &mut running {
+            (*sum, before) = (before, before + *sum);
+        }
+        // Entries stand in the order of ids, which is the order within a rank.
+        for (rank, token, target, draft) in entries {
+            each(token, target, draft, running[place(rank)]);
+            running[place(rank)] += draft;
         }
     }
-    best
 }
 
-/// Draft mass of the tokens that rank below this one.
-fn mass_below(target: &Dist, row: &Dist, token: Token) -> f64 {
-    let bar = rank(target, row, token);
-    let below = |other: &(Token, f64)| ranks_below((target.prob(other.0) / other.1, other.0), bar);
-    row.support().filter(below).map(|(_, draft)| draft).sum()
+/// A coarse rank as an index.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below RANKS")]
+fn place(rank: f64) -> usize {
+    rank as usize
 }
 
-struct Entry {
-    token: Token,
-    target: f64,
-    law: f64,
-}
-
-/// The tokens of the target with the law of the picked child at each.
-fn skewed(target: &Dist, row: &Dist, skew: Skew) -> Vec<Entry> {
-    let mut entries: Vec<(f64, Token, f64, f64)> = Vec::new();
-    let mut covered = 0.0;
-    for (token, target) in target.support() {
-        let draft = row.prob(token);
-        covered += draft;
-        entries.push((
-            if draft > 0.0 { target / draft } else { f64::INFINITY },
-            token,
-            target,
-            draft,
-        ));
+/// What the picked child's law leaves of the weighted target.
+fn leftover(order: &Order<'_>, skew: Skew, weight: f64) -> Entered {
+    let mut entered = Vec::new();
+    order.each_ranked(|token, target, draft, before| {
+        entered.push((token.index(), (weight * target - skew.law(draft, before)).max(0.0)));
+    });
+    // Tokens that cannot be drafted keep all they have.
+    for (token, target) in order.target.support() {
+        if order.row.weight(token) <= 0.0 {
+            entered.push((token.index(), weight * target));
+        }
     }
-    entries.sort_unstable_by(|one, two| one.0.total_cmp(&two.0).then(one.1.cmp(&two.1)));
-    // Tokens the target cannot say have ratio zero and rank below all others.
-    let mut before = (1.0 - covered).max(0.0);
-    let law = |(_, token, target, draft)| {
-        let law = skew.law(draft, before);
-        before += draft;
-        Entry { token, target, law }
-    };
-    entries.into_iter().map(law).collect()
+    Entered(entered)
 }
 
 /// How many paths promise the largest first step.
-fn best_paths(target: &Dist, row: &Dist, paths: usize) -> usize {
-    let step = |paths: usize| -> f64 {
-        let entries = skewed(target, row, Skew { paths, below: 0.0 });
-        entries.iter().map(|entry| entry.target.min(entry.law)).sum()
-    };
+fn best_paths(order: &Order<'_>, paths: usize) -> usize {
+    let mut steps = vec![0.0; paths];
+    order.each_ranked(|_, target, draft, before| {
+        for (step, paths) in steps.iter_mut().zip(1..) {
+            *step += Skew { paths, below: 0.0 }.law(draft, before).min(target);
+        }
+    });
     // Fewer paths unless more are better by more than rounding.
-    let (mut best, mut best_step) = (1, step(1));
-    for paths in 2..=paths {
-        let step = step(paths);
-        if step > best_step + 1e-12 {
-            (best, best_step) = (paths, step);
+    let mut best = 0;
+    for more in 1..paths {
+        if steps[more] > steps[best] + 1e-12 {
+            best = more;
         }
     }
-    best
+    best + 1
 }

@@ -5,7 +5,7 @@ use crate::block::Block;
 use crate::chance::Chance;
 use crate::dist::Token;
 use crate::draft::{Draft, Node, Scheme};
-use crate::profile::{Profile, Ratio};
+use crate::profile::{Class, Profile, Ratio};
 use crate::share::{Leftover, Piece, Take};
 
 /// SpecTr's K-SEQ (Sun et al., arXiv 2310.15141): all `m` slots of a node are tried against one
@@ -67,7 +67,7 @@ fn try_slots(block: &Block<'_>, node: Node, chance: &mut dyn Chance) -> Token {
         }
     }
     let flow = if accepted > 0.0 { some_of(accepted, slots.len()) / accepted } else { 0.0 };
-    let piece = Piece { from: 0.0, to: f64::INFINITY, bar, amount: flow };
+    let piece = Piece { class: Class::ALL, bar, amount: flow };
     let take = Take { row, pieces: vec![piece] };
     draw_or(&Leftover::new((1.0, target), ratio, vec![take], &[]), target, chance)
 }
@@ -77,7 +77,7 @@ fn least_bar(profile: &Profile, slots: usize) -> (f64, f64) {
     let (mut low, mut high) = (1.0, slots as f64);
     for _ in 0..60 {
         let bar = 0.5 * (low + high);
-        let accepted = profile.passing(profile.snap(bar), profile.all());
+        let accepted = profile.passing(profile.snap(bar), Class::ALL);
         if some_of(accepted, slots) > profile.snap(bar) * accepted {
             low = bar;
         } else {
@@ -86,7 +86,7 @@ fn least_bar(profile: &Profile, slots: usize) -> (f64, f64) {
     }
     // The bar that was judged is the snapped one, and it was judged good unless it is the first.
     let bar = profile.snap(high).max(1.0);
-    (bar, profile.passing(bar, profile.all()))
+    (bar, profile.passing(bar, Class::ALL))
 }
 
 /// The chance that at least one of `slots` independent tries succeeds.

@@ -12,13 +12,14 @@ use super::{Place, Takes};
 use crate::block::Block;
 use crate::dist::Dist;
 use crate::draft::{Draft, Node, RowId, Slot};
-use crate::profile::{Bins, Profile, Ratio};
+use crate::profile::{Class, Profile, Ratio};
 use crate::share::{Piece, Take};
 
-/// Rounds of the search for the bars, each two plain steps and a search for the common scale.
-const ROUNDS: usize = 4;
-/// Halvings of the interval in the search for the scale.
-const HALVINGS: usize = 14;
+/// Steps of the search for the bars: for good, and to tell two classes apart.
+const STEPS: usize = 16;
+const ROUGH_STEPS: usize = 3;
+/// A distance from the fixed point that is not worth another step.
+const SETTLED: f64 = 1e-9;
 
 struct Group<'a> {
     place: usize,
@@ -30,12 +31,10 @@ struct Group<'a> {
     profile: Profile,
 }
 
-/// What a class of tokens of one group is offered.
+/// What a class of one group's tokens is offered.
 #[derive(Debug, Clone, Copy)]
 struct Offer {
-    /// The ratios of the class: from this up to below that.
-    from: f64,
-    to: f64,
+    class: Class,
     /// The bar, as a ratio.
     bar: f64,
     /// The mean chance to pass.
@@ -45,13 +44,13 @@ struct Offer {
     grant: f64,
 }
 
-/// A class of tokens: all groups' offers.
-type Class = Vec<Offer>;
+/// What a class of tokens is offered, by group.
+type Offers = Vec<Offer>;
 
 pub(super) struct Pool<'a> {
     ratios: Vec<Option<Ratio<'a>>>,
     groups: Vec<Group<'a>>,
-    classes: Vec<Class>,
+    classes: Vec<Offers>,
     mean: f64,
 }
 
@@ -159,33 +158,35 @@ impl<'a> Pool<'a> {
 
 impl Offer {
     fn piece(&self, amount: f64) -> Piece {
-        Piece { from: self.from, to: self.to, bar: self.bar, amount }
+        Piece { class: self.class, bar: self.bar, amount }
     }
 }
 
 /// One class of all tokens, or two where the tokens in greatest demand come first, whichever
 /// takes more of the unit on average.
-fn best_classes(groups: &[Group<'_>]) -> (Vec<Class>, f64) {
+fn best_classes(groups: &[Group<'_>]) -> (Vec<Offers>, f64) {
     let everyone: Vec<f64> = vec![1.0; groups.len()];
-    let all = groups.iter().map(|group| (0.0, f64::INFINITY, group.profile.all())).collect();
-    let one = solve(groups, all, &everyone);
-    let one_mean = mean(groups, &one);
+    let all = vec![Class::ALL; groups.len()];
+    // Two classes mostly win; one is needed roughly, to tell them apart.
+    let one = solve(groups, all.clone(), &everyone, ROUGH_STEPS);
     let top = groups.iter().zip(&one).map(|(g, offer)| offer.bar * g.demand).fold(0.0, f64::max);
     let bars = groups.iter().map(|group| group.profile.snap(top / group.demand));
-    let (mut high, mut low) = (Vec::new(), Vec::new());
-    for (group, bar) in groups.iter().zip(bars) {
-        let [above, below] = group.profile.split(bar);
-        high.push((bar, f64::INFINITY, above));
-        low.push((0.0, bar, below));
-    }
-    let first = solve(groups, high, &everyone);
+    let (high, low) = bars
+        .map(|bar| (Class { from: bar, ..Class::ALL }, Class { from: 0.0, to: bar }))
+        .unzip();
+    let first = solve(groups, high, &everyone, STEPS);
     let still: Vec<f64> = first.iter().map(|offer| (1.0 - offer.passes).max(0.0)).collect();
-    let second = solve(groups, low, &still);
+    let second = solve(groups, low, &still, STEPS);
     let two_mean = mean(groups, &first) + mean(groups, &second);
+    if two_mean > mean(groups, &one) {
+        return (vec![first, second], two_mean);
+    }
+    let one = solve(groups, all, &everyone, STEPS);
+    let one_mean = mean(groups, &one);
     if two_mean > one_mean { (vec![first, second], two_mean) } else { (vec![one], one_mean) }
 }
 
-fn mean(groups: &[Group<'_>], class: &Class) -> f64 {
+fn mean(groups: &[Group<'_>], class: &Offers) -> f64 {
     let taken =
         |(group, offer): (&Group<'_>, &Offer)| group.count as f64 * offer.passes * offer.grant;
     groups.iter().zip(class).map(taken).sum()
@@ -194,60 +195,68 @@ fn mean(groups: &[Group<'_>], class: &Class) -> f64 {
 /// The search for one class's bars.
 struct Search<'g, 'a> {
     groups: &'g [Group<'a>],
-    bins: Vec<Bins>,
+    classes: Vec<Class>,
     racers: Vec<Racers>,
     chances: Vec<f64>,
 }
 
 impl Search<'_, '_> {
     /// The chances on arrival if these were the bars, as demands.
-    fn try_bars(&mut self, bars: &[f64], scale: f64) {
+    fn try_bars(&mut self, bars: &[f64]) {
         for (index, group) in self.groups.iter().enumerate() {
-            let bar = bars[index] * scale / group.demand;
+            let bar = bars[index] / group.demand;
             self.racers[index].passes =
-                if bar > 0.0 { group.profile.passing(bar, self.bins[index]) } else { 0.0 };
+                if bar > 0.0 { group.profile.passing(bar, self.classes[index]) } else { 0.0 };
         }
         first_chances(&self.racers, &mut self.chances);
     }
 
-    /// Whether the bars, so scaled, are below the chances they lead to, on average.
-    fn is_low(&mut self, bars: &[f64], scale: f64) -> bool {
-        self.try_bars(bars, scale);
-        let excess = |index: usize| {
-            let Racers { count, passes, .. } = self.racers[index];
-            count as f64 * passes * (self.chances[index] - scale * bars[index])
-        };
-        (0..bars.len()).map(excess).sum::<f64>() > 0.0
+    /// Bars close to the chances they lead to.
+    ///
+    /// Chances rise with the bars, so steps from below never overshoot, and they arrive at once
+    /// where target and drafter are alike (from above they would crawl). Each step is stretched
+    /// by how the last one went: Anderson's acceleration of depth one.
+    fn fixed_point(&mut self, steps: usize) -> Vec<f64> {
+        // The lowest chances: every token passes.
+        self.try_bars(&vec![f64::MIN_POSITIVE; self.groups.len()]);
+        let mut bars = self.chances.clone();
+        let mut last: Option<(Vec<f64>, Vec<f64>)> = None;
+        for _ in 0..steps {
+            self.try_bars(&bars);
+            let gap: Vec<f64> = self.chances.iter().zip(&bars).map(|(z, bar)| z - bar).collect();
+            if gap.iter().all(|gap| gap.abs() < SETTLED) {
+                break;
+            }
+            let mut next = self.chances.clone();
+            if let Some((last_chances, last_gap)) = &last {
+                let change = |index: usize| gap[index] - last_gap[index];
+                let dot: f64 = (0..gap.len()).map(|index| gap[index] * change(index)).sum();
+                let square: f64 = (0..gap.len()).map(|index| change(index) * change(index)).sum();
+                let stretch = if square > 0.0 { dot / square } else { 0.0 };
+                for (index, next) in next.iter_mut().enumerate() {
+                    let stretched = *next - stretch * (*next - last_chances[index]);
+                    // A stretch that leaves the range of chances went wrong; step plainly.
+                    if stretched > 0.0 && stretched <= 1.0 {
+                        *next = stretched;
+                    }
+                }
+            }
+            last = Some((self.chances.clone(), gap));
+            bars = next;
+        }
+        bars
     }
 }
 
-/// Sets the bars of one class: plain steps find their proportions, halving their common scale.
-fn solve(groups: &[Group<'_>], class: Vec<(f64, f64, Bins)>, still: &[f64]) -> Class {
+/// Sets the bars of one class: near the fixed point, where answers are exact.
+fn solve(groups: &[Group<'_>], classes: Vec<Class>, still: &[f64], steps: usize) -> Offers {
     let racers = groups
         .iter()
         .zip(still)
         .map(|(group, &still)| Racers { count: group.count, still, passes: 0.0 })
         .collect();
-    let bins = class.iter().map(|(.., bins)| *bins).collect();
-    let mut search = Search { groups, bins, racers, chances: Vec::new() };
-    first_chances(&search.racers, &mut search.chances);
-    let mut bars = search.chances.clone();
-    for _ in 0..ROUNDS {
-        for _ in 0..2 {
-            search.try_bars(&bars, 1.0);
-            bars.clone_from(&search.chances);
-        }
-        let (mut low, mut high) = (0.0, 1.0);
-        for _ in 0..HALVINGS {
-            let middle = 0.5 * (low + high);
-            if search.is_low(&bars, middle) {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
-        bars.iter_mut().for_each(|bar| *bar *= high);
-    }
+    let mut search = Search { groups, classes, racers, chances: Vec::new() };
+    let mut bars = search.fixed_point(steps);
     // Where answers are exact the search ends; what was found there is what counts.
     let ratios: Vec<f64> = groups
         .iter()
@@ -257,16 +266,13 @@ fn solve(groups: &[Group<'_>], class: Vec<(f64, f64, Bins)>, still: &[f64]) -> C
     for (bar, (ratio, group)) in bars.iter_mut().zip(ratios.iter().zip(groups)) {
         *bar = ratio * group.demand;
     }
-    search.try_bars(&bars, 1.0);
-    let offers = class.iter().zip(&ratios).zip(bars.iter().zip(&search.chances)).enumerate();
-    offers
-        .map(|(index, ((&(from, to, _), &bar), (&demand, &chance)))| Offer {
-            from,
-            to,
-            bar,
-            passes: search.racers[index].passes,
-            chance,
-            grant: chance.min(demand),
-        })
-        .collect()
+    search.try_bars(&bars);
+    let offer = |index: usize| Offer {
+        class: search.classes[index],
+        bar: ratios[index],
+        passes: search.racers[index].passes,
+        chance: search.chances[index],
+        grant: search.chances[index].min(bars[index]),
+    };
+    (0..groups.len()).map(offer).collect()
 }

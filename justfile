@@ -1,0 +1,53 @@
+# The verbs of this repository. `just` lists them; `just check` is what must pass before a commit.
+
+# List the recipes.
+default:
+    @just --list --unsorted
+
+# Everything a change must pass; the tests come last.
+check: format lint spelling deny docs doctest test
+
+# Formatting, as rustfmt.toml has it.
+format:
+    cargo fmt --all --check
+
+# Clippy on libraries, tests and benches; a warning is an error.
+lint:
+    cargo clippy --workspace --all-targets --features check -- -D warnings
+
+# Spelling of code and prose.
+spelling:
+    typos
+
+# Licences, duplicate versions and sources of all dependencies.
+deny:
+    cargo deny --log-level warn check bans licenses sources
+
+# The reference pages; a broken link is an error.
+docs:
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features check
+
+# Every example in the documentation.
+doctest:
+    cargo test --workspace --doc --features check
+
+# All tests; arguments go to nextest.
+test *args:
+    cargo nextest run --workspace --features check {{ args }}
+
+# The proofs by enumeration, with what they found: rules, wrong rules, the optimum.
+prove:
+    cargo nextest run -p forerun-verify --features check --success-output immediate \
+        --test lossless --test wrong --test optimum
+
+# What a verdict costs at real vocabulary sizes.
+bench *args:
+    cargo bench -p forerun-verify {{ args }}
+
+# Known vulnerabilities of dependencies; fetches the advisory database.
+advisories:
+    cargo deny check advisories
+
+# Build the crate as it would be published.
+package:
+    cargo package -p forerun-verify
