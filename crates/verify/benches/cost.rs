@@ -176,13 +176,14 @@ fn measure(c: &mut Criterion, vocab_len: usize, sparse: bool) {
                     black_box(cases[turn].verify(&*rule, seeds[turn]))
                 });
             });
-            if !sparse && ["token", "block", "pooled"].contains(name) && (*name, paths) != ("pooled", 1) {
+            if !sparse
+                && ["token", "block", "pooled"].contains(name)
+                && (*name, paths) != ("pooled", 1)
+            {
                 let rows: Vec<Vec<Vec<f32>>> = cases
                     .iter()
                     .zip(&seeds)
-                    .map(|(case, seed)| {
-                        dense_rows(&case.touched(name, case.verify(&*rule, *seed)))
-                    })
+                    .map(|(case, seed)| dense_rows(&case.touched(name, case.verify(&*rule, *seed))))
                     .collect();
                 group.bench_function(format!("{name}-{paths}-read"), |b| {
                     b.iter(|| {

@@ -22,8 +22,19 @@ const VOCABS: [(usize, usize); 2] = [(1_000, 1_200), (32_000, 160)];
 const VERDICTS: u64 = 8;
 
 const COLUMNS: [&str; 13] = [
-    "token", "block", "nss", "specinfer", "spectr", "rsd", "traversal", "rsd w/o", "trav. w/o",
-    "gbv plain", "gbv", "pooled", "coupled",
+    "token",
+    "block",
+    "nss",
+    "specinfer",
+    "spectr",
+    "rsd",
+    "traversal",
+    "rsd w/o",
+    "trav. w/o",
+    "gbv plain",
+    "gbv",
+    "pooled",
+    "coupled",
 ];
 const BLOCK: usize = 1;
 const POOLED: usize = 11;

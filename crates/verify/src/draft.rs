@@ -546,6 +546,19 @@ impl Draft {
         &self.rows[row.0 as usize]
     }
 
+    /// The same draft over another vocabulary.
+    #[cfg(all(test, feature = "check"))]
+    pub(crate) fn mapped(
+        &self,
+        vocab_len: usize,
+        token: impl Fn(Token) -> Token,
+        row: impl Fn(&Dist) -> Dist,
+    ) -> Self {
+        let mut places = self.places.clone();
+        places.iter_mut().skip(1).for_each(|place| place.token = token(place.token));
+        Self { vocab_len, scheme: self.scheme, places, rows: self.rows.iter().map(row).collect() }
+    }
+
     #[cfg(feature = "check")]
     pub(crate) fn has_rows_of(&self, other: &Self) -> bool {
         self.rows == other.rows
@@ -576,9 +589,14 @@ impl Draft {
         slots.iter().all(|slot| slot.row == Some(row)).then_some(row)
     }
 
+    /// The slots of the node that has most.
+    pub(crate) fn most_slots(&self) -> usize {
+        self.places.iter().map(|place| place.slots.len()).max().unwrap_or(0)
+    }
+
     /// Whether there is at most one proposal at each node.
     pub(crate) fn is_one_path(&self) -> bool {
-        self.places.iter().all(|place| place.slots.len() <= 1)
+        self.most_slots() <= 1
     }
 
     /// Whether, at each node, all slots were drawn from one row.

@@ -106,16 +106,14 @@ impl<'a> Ratio<'a> {
     }
 
     fn kept(&self, row: &Dist) -> Profile {
-        let mut kept = Kept::with_capacity(row.stored_len().min(self.target.stored_len()));
+        let mut kept = Kept::with_room(row.stored_len().min(self.target.stored_len()));
         let alone = self.rows.len() == 1;
         common(self.target, row, |token, target, draft| {
             let draft = f64::from(draft) * row.unit();
             // The very quotient of `at`, without looking the token up again.
             let ratio =
                 if alone { f64::from(target) * self.target.unit() / draft } else { self.at(token) };
-            kept.ratios.push(ratio);
-            kept.drafts.push(draft);
-            kept.shares.push(ratio * draft);
+            kept.push(ratio, draft);
         });
         Profile::Kept(kept)
     }
@@ -257,18 +255,26 @@ impl Profile {
     }
 }
 
-/// Every token: its ratio, draft probability, and the product of the two.
+/// Every token, in three parts of one allocation: ratios, draft probabilities, and the products
+/// of the two.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
-    ratios: Vec<f64>,
-    drafts: Vec<f64>,
-    shares: Vec<f64>,
+    values: Vec<f64>,
+    /// How many tokens there are, and room for in each part.
+    len: usize,
+    room: usize,
 }
 
 impl Kept {
-    fn with_capacity(len: usize) -> Self {
-        let room = || Vec::with_capacity(len);
-        Self { ratios: room(), drafts: room(), shares: room() }
+    fn with_room(room: usize) -> Self {
+        Self { values: vec![0.0; 3 * room], len: 0, room }
+    }
+
+    fn push(&mut self, ratio: f64, draft: f64) {
+        self.values[self.len] = ratio;
+        self.values[self.room + self.len] = draft;
+        self.values[2 * self.room + self.len] = ratio * draft;
+        self.len += 1;
     }
 
     fn passing(&self, bar: f64, class: Class) -> f64 {
@@ -278,9 +284,11 @@ impl Kept {
             let passing = if passing < draft { passing } else { draft };
             if (ratio >= class.from) & (ratio < class.to) { passing } else { 0.0 }
         };
-        let (ratios, ratios_left) = self.ratios.as_chunks::<4>();
-        let (drafts, drafts_left) = self.drafts.as_chunks::<4>();
-        let (shares, shares_left) = self.shares.as_chunks::<4>();
+        // Unused room counts for nothing: its draft probability is zero.
+        let len = self.len.next_multiple_of(4).min(self.room);
+        let part = |n: usize| self.values[n * self.room..n * self.room + len].as_chunks::<4>();
+        let ((ratios, ratios_left), (drafts, drafts_left), (shares, shares_left)) =
+            (part(0), part(1), part(2));
         let mut lanes = [0.0; 4];
         for ((ratios, drafts), shares) in ratios.iter().zip(drafts).zip(shares) {
             for lane in 0..4 {

@@ -29,6 +29,9 @@ pub use spectr::SpecTrRule;
 pub use token::TokenRule;
 pub use traversal::TraversalRule;
 
+/// Most slots that rules pool: at one node or at one depth.
+const SLOTS_MAX: usize = 64;
+
 /// What a rule decides: how far the draft is accepted, and the token after it.
 ///
 /// ```

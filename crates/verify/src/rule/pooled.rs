@@ -3,7 +3,7 @@
 mod arrival;
 mod pool;
 
-use super::{Refusal, Rule, Verdict, draw_or, refuse, verdict};
+use super::{Refusal, Rule, SLOTS_MAX, Verdict, draw_or, refuse, verdict};
 use crate::block::Block;
 use crate::chance::{Chance, Weights};
 use crate::dist::Token;
@@ -11,7 +11,6 @@ use crate::draft::{Draft, Node, Proposal, Scheme, Slot};
 use crate::profile::Ratio;
 use crate::residual::Residual;
 use crate::share::{Leftover, Take, left_at};
-use arrival::SLOTS_MAX;
 use pool::Pool;
 
 /// Pooled block verification: the rule for several paths.

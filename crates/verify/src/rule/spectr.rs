@@ -1,6 +1,6 @@
 //! K-SEQ: one acceptance bar for all slots of a node.
 
-use super::{Refusal, Rule, Verdict, draw_or, refuse, walk};
+use super::{Refusal, Rule, SLOTS_MAX, Verdict, draw_or, refuse, walk};
 use crate::block::Block;
 use crate::chance::Chance;
 use crate::dist::Token;
@@ -15,7 +15,8 @@ use crate::share::{Leftover, Piece, Take};
 /// `1 - (1 - b)^m`, spread like `min(draft, target / c)`; as long as `1 - (1 - b)^m <= c * b` that
 /// flow stays below the target, and the rest is drawn from what it leaves. The least such `c`
 /// accepts most; any larger one is lossless too, so it is rounded up. Lossless for independent
-/// slots of one row at each node; never behind [`SpecInferRule`](crate::SpecInferRule).
+/// slots of one row at each node, at most 64; never behind
+/// [`SpecInferRule`](crate::SpecInferRule) at one depth, though deeper trees know exceptions.
 ///
 /// ```
 /// use forerun_verify::*;
@@ -39,8 +40,9 @@ impl Rule for SpecTrRule {
 
     fn admits(&self, draft: &Draft) -> Result<(), Refusal> {
         let independent = matches!(draft.scheme(), Scheme::Paths | Scheme::Slots);
-        (independent && draft.is_sampled_alike()).then_some(()).ok_or_else(|| {
-            let wants = "independent slots of one row at each node";
+        let few = draft.most_slots() <= SLOTS_MAX;
+        (independent && draft.is_sampled_alike() && few).then_some(()).ok_or_else(|| {
+            let wants = "at most 64 independent slots of one row at each node";
             refuse("spectr", draft, wants, "use pooled for several drafters and fixed tokens")
         })
     }

@@ -2,8 +2,7 @@
 
 use std::sync::LazyLock;
 
-/// Most sampled slots of one depth.
-pub(super) const SLOTS_MAX: usize = 64;
+use crate::rule::SLOTS_MAX;
 
 /// A group of slots that behave alike: how many, the chance that one of them is still in the race,
 /// and the chance that it passes its bar.

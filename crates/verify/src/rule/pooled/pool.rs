@@ -15,11 +15,10 @@ use crate::draft::{Draft, Node, RowId, Slot};
 use crate::profile::{Class, Profile, Ratio};
 use crate::share::{Piece, Take};
 
-/// Steps of the search for the bars: for good, and to tell two classes apart.
+/// Most steps of the search for the bars of a class.
 const STEPS: usize = 16;
-const ROUGH_STEPS: usize = 3;
 /// A distance from the fixed point that is not worth another step.
-const SETTLED: f64 = 1e-9;
+const SETTLED: f64 = 1e-7;
 
 struct Group<'a> {
     place: usize,
@@ -165,114 +164,131 @@ impl Offer {
 /// One class of all tokens, or two where the tokens in greatest demand come first, whichever
 /// takes more of the unit on average.
 fn best_classes(groups: &[Group<'_>]) -> (Vec<Offers>, f64) {
-    let everyone: Vec<f64> = vec![1.0; groups.len()];
-    let all = vec![Class::ALL; groups.len()];
-    // Two classes mostly win; one is needed roughly, to tell them apart.
-    let one = solve(groups, all.clone(), &everyone, ROUGH_STEPS);
-    let top = groups.iter().zip(&one).map(|(g, offer)| offer.bar * g.demand).fold(0.0, f64::max);
-    let bars = groups.iter().map(|group| group.profile.snap(top / group.demand));
-    let (high, low) = bars
-        .map(|bar| (Class { from: bar, ..Class::ALL }, Class { from: 0.0, to: bar }))
-        .unzip();
-    let first = solve(groups, high, &everyone, STEPS);
-    let still: Vec<f64> = first.iter().map(|offer| (1.0 - offer.passes).max(0.0)).collect();
-    let second = solve(groups, low, &still, STEPS);
-    let two_mean = mean(groups, &first) + mean(groups, &second);
-    if two_mean > mean(groups, &one) {
-        return (vec![first, second], two_mean);
-    }
-    let one = solve(groups, all, &everyone, STEPS);
+    let mut search = Search::new(groups);
+    let one = search.solve(|_| Class::ALL);
     let one_mean = mean(groups, &one);
+    let top = groups.iter().zip(&one).map(|(g, offer)| offer.bar * g.demand).fold(0.0, f64::max);
+    let bars: Vec<f64> =
+        groups.iter().map(|group| group.profile.snap(top / group.demand)).collect();
+    let first = search.solve(|index| Class { from: bars[index], ..Class::ALL });
+    if first.iter().all(|offer| offer.passes <= 0.0) {
+        // Nobody is in greater demand than can be met: one class serves all.
+        return (vec![one], one_mean);
+    }
+    search.retire(&first);
+    let second = search.solve(|index| Class { from: 0.0, to: bars[index] });
+    let two_mean = mean(groups, &first) + mean(groups, &second);
     if two_mean > one_mean { (vec![first, second], two_mean) } else { (vec![one], one_mean) }
 }
 
+/// The part of the unit that a class takes on average.
 fn mean(groups: &[Group<'_>], class: &Offers) -> f64 {
     let taken =
         |(group, offer): (&Group<'_>, &Offer)| group.count as f64 * offer.passes * offer.grant;
     groups.iter().zip(class).map(taken).sum()
 }
 
-/// The search for one class's bars.
+/// The search for the bars of one class after the other.
 struct Search<'g, 'a> {
     groups: &'g [Group<'a>],
     classes: Vec<Class>,
     racers: Vec<Racers>,
     chances: Vec<f64>,
+    /// The bars as demands, and as ratios.
+    bars: Vec<f64>,
+    ratios: Vec<f64>,
+    /// Chances and their distance from the bars, at the last step.
+    last: Vec<(f64, f64)>,
 }
 
-impl Search<'_, '_> {
-    /// The chances on arrival if these were the bars, as demands.
-    fn try_bars(&mut self, bars: &[f64]) {
+impl<'g, 'a> Search<'g, 'a> {
+    fn new(groups: &'g [Group<'a>]) -> Self {
+        let racers = groups.iter().map(|g| Racers { count: g.count, still: 1.0, passes: 0.0 });
+        Self {
+            groups,
+            classes: vec![Class::ALL; groups.len()],
+            racers: racers.collect(),
+            chances: Vec::with_capacity(groups.len()),
+            bars: vec![0.0; groups.len()],
+            ratios: vec![0.0; groups.len()],
+            last: vec![(0.0, 0.0); groups.len()],
+        }
+    }
+
+    /// Sets the bars of one class: near the fixed point, where answers are exact.
+    fn solve(&mut self, class: impl Fn(usize) -> Class) -> Offers {
+        self.classes.iter_mut().enumerate().for_each(|(index, slot)| *slot = class(index));
+        self.find_fixed_point();
+        for ((ratio, bar), group) in self.ratios.iter_mut().zip(&self.bars).zip(self.groups) {
+            *ratio = group.profile.snap(bar / group.demand);
+        }
+        self.race();
+        let offer = |index: usize| Offer {
+            class: self.classes[index],
+            bar: self.ratios[index],
+            passes: self.racers[index].passes,
+            chance: self.chances[index],
+            grant: self.chances[index].min(self.ratios[index] * self.groups[index].demand),
+        };
+        (0..self.groups.len()).map(offer).collect()
+    }
+
+    /// Takes those who passed out of the race.
+    fn retire(&mut self, offers: &Offers) {
+        for (racers, offer) in self.racers.iter_mut().zip(offers) {
+            racers.still = (racers.still - offer.passes).max(0.0);
+        }
+    }
+
+    /// The chances on arrival at the bars that stand, as ratios.
+    fn race(&mut self) {
         for (index, group) in self.groups.iter().enumerate() {
-            let bar = bars[index] / group.demand;
             self.racers[index].passes =
-                if bar > 0.0 { group.profile.passing(bar, self.classes[index]) } else { 0.0 };
+                group.profile.passing(self.ratios[index], self.classes[index]);
         }
         first_chances(&self.racers, &mut self.chances);
     }
 
-    /// Bars close to the chances they lead to.
+    /// The chances on arrival at the bars, as demands.
+    fn race_at_bars(&mut self) {
+        for ((ratio, bar), group) in self.ratios.iter_mut().zip(&self.bars).zip(self.groups) {
+            *ratio = (bar / group.demand).max(f64::MIN_POSITIVE);
+        }
+        self.race();
+    }
+
+    /// Brings the bars close to the chances they lead to.
     ///
     /// Chances rise with the bars, so steps from below never overshoot, and they arrive at once
     /// where target and drafter are alike (from above they would crawl). Each step is stretched
     /// by how the last one went: Anderson's acceleration of depth one.
-    fn fixed_point(&mut self, steps: usize) -> Vec<f64> {
+    fn find_fixed_point(&mut self) {
         // The lowest chances: every token passes.
-        self.try_bars(&vec![f64::MIN_POSITIVE; self.groups.len()]);
-        let mut bars = self.chances.clone();
-        let mut last: Option<(Vec<f64>, Vec<f64>)> = None;
-        for _ in 0..steps {
-            self.try_bars(&bars);
-            let gap: Vec<f64> = self.chances.iter().zip(&bars).map(|(z, bar)| z - bar).collect();
-            if gap.iter().all(|gap| gap.abs() < SETTLED) {
+        self.bars.fill(0.0);
+        self.race_at_bars();
+        self.bars.copy_from_slice(&self.chances);
+        for step in 0..STEPS {
+            self.race_at_bars();
+            let (mut widest, mut dot, mut square) = (0.0_f64, 0.0, 0.0);
+            for (index, (_, last_gap)) in self.last.iter().enumerate() {
+                let gap = self.chances[index] - self.bars[index];
+                let change = gap - last_gap;
+                widest = widest.max(gap.abs());
+                dot += gap * change;
+                square += change * change;
+            }
+            if widest < SETTLED {
                 break;
             }
-            let mut next = self.chances.clone();
-            if let Some((last_chances, last_gap)) = &last {
-                let change = |index: usize| gap[index] - last_gap[index];
-                let dot: f64 = (0..gap.len()).map(|index| gap[index] * change(index)).sum();
-                let square: f64 = (0..gap.len()).map(|index| change(index) * change(index)).sum();
-                let stretch = if square > 0.0 { dot / square } else { 0.0 };
-                for (index, next) in next.iter_mut().enumerate() {
-                    let stretched = *next - stretch * (*next - last_chances[index]);
-                    // A stretch that leaves the range of chances went wrong; step plainly.
-                    if stretched > 0.0 && stretched <= 1.0 {
-                        *next = stretched;
-                    }
-                }
+            let stretch = if step > 0 && square > 0.0 { dot / square } else { 0.0 };
+            for (index, last) in self.last.iter_mut().enumerate() {
+                let chance = self.chances[index];
+                let stretched = chance - stretch * (chance - last.0);
+                *last = (chance, chance - self.bars[index]);
+                // A stretch that leaves the range of chances went wrong; step plainly.
+                let sound = stretched > 0.0 && stretched <= 1.0;
+                self.bars[index] = if sound { stretched } else { chance };
             }
-            last = Some((self.chances.clone(), gap));
-            bars = next;
         }
-        bars
     }
-}
-
-/// Sets the bars of one class: near the fixed point, where answers are exact.
-fn solve(groups: &[Group<'_>], classes: Vec<Class>, still: &[f64], steps: usize) -> Offers {
-    let racers = groups
-        .iter()
-        .zip(still)
-        .map(|(group, &still)| Racers { count: group.count, still, passes: 0.0 })
-        .collect();
-    let mut search = Search { groups, classes, racers, chances: Vec::new() };
-    let mut bars = search.fixed_point(steps);
-    // Where answers are exact the search ends; what was found there is what counts.
-    let ratios: Vec<f64> = groups
-        .iter()
-        .zip(&bars)
-        .map(|(group, bar)| group.profile.snap(bar / group.demand))
-        .collect();
-    for (bar, (ratio, group)) in bars.iter_mut().zip(ratios.iter().zip(groups)) {
-        *bar = ratio * group.demand;
-    }
-    search.try_bars(&bars);
-    let offer = |index: usize| Offer {
-        class: search.classes[index],
-        bar: ratios[index],
-        passes: search.racers[index].passes,
-        chance: search.chances[index],
-        grant: search.chances[index].min(bars[index]),
-    };
-    (0..groups.len()).map(offer).collect()
 }
