@@ -38,11 +38,26 @@ test *args:
 # The proofs by enumeration, with what they found: rules, wrong rules, the optimum.
 prove:
     cargo nextest run -p forerun-verify --features check --success-output immediate \
-        --test lossless --test wrong --test optimum
+        --test lossless --test wrong --test optimum --test vectors --test coupled
 
-# What a verdict costs at real vocabulary sizes.
+# What a verdict costs at real vocabulary sizes; arguments choose among the benchmarks.
 bench *args:
-    cargo bench -p forerun-verify {{ args }}
+    cargo bench -p forerun-verify --bench cost {{ args }}
+
+# All committed reports, made again; about half an hour.
+reports: cost rounds optimum
+
+# The cost of every rule: writes bench/verify/cost.md.
+cost:
+    FORERUN_WRITE_REPORTS=1 cargo bench -p forerun-verify --bench cost
+
+# Tokens per round on large vocabularies: writes bench/verify/rounds.md.
+rounds:
+    cargo run --release -p forerun-verify --example rounds
+
+# Every rule against the linear-program optimum: writes bench/verify/optimum.md.
+optimum:
+    FORERUN_WRITE_REPORTS=1 cargo nextest run -p forerun-verify --features check --test optimum
 
 # Known vulnerabilities of dependencies; fetches the advisory database.
 advisories:

@@ -195,13 +195,14 @@ fn measure(c: &mut Criterion, vocab_len: usize, sparse: bool) {
         }
     }
     group.finish();
-    let base = {
-        let mut rng = Philox::new(5);
-        logits(vocab_len, &mut rng)
-    };
+}
+
+fn measure_rows(c: &mut Criterion, vocab_len: usize) {
+    let base = logits(vocab_len, &mut Philox::new(5));
     let mut group = c.benchmark_group(format!("{vocab_len}-rows"));
     group.sample_size(20).measurement_time(Duration::from_millis(800));
-    group.bench_function(form, |b| b.iter(|| row(black_box(&base), sparse)));
+    group.bench_function("dense", |b| b.iter(|| row(black_box(&base), false)));
+    group.bench_function("top-40", |b| b.iter(|| row(black_box(&base), true)));
     group.bench_function("read", |b| b.iter(|| read(black_box(std::slice::from_ref(&base)))));
     group.finish();
 }
@@ -212,6 +213,7 @@ fn main() {
         for sparse in [false, true] {
             measure(&mut criterion, vocab_len, sparse);
         }
+        measure_rows(&mut criterion, vocab_len);
     }
     criterion.final_summary();
     cost_report::write(&VOCABS, &RULES);

@@ -83,6 +83,13 @@ impl Finding {
 /// ```
 pub trait Drafting {
     /// Drafts once.
+    ///
+    /// ```
+    /// use forerun_verify::{check::*, Philox, Random};
+    /// let model = Model::random(Kind::Random, Shape { vocab_len: 3, len: 2 }, 7);
+    /// let draft = drafting::paths(1).draft(&model, &mut Random(Philox::new(1)));
+    /// assert_eq!(draft.len(), 2);
+    /// ```
     fn draft(&self, model: &Model, chance: &mut dyn Chance) -> Draft;
 }
 

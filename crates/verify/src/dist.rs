@@ -163,7 +163,7 @@ impl Dist {
     ) -> Result<Self, RowError> {
         let mut entries: Vec<(Token, f32)> = entries.into_iter().collect();
         check_tokens(vocab_len, &mut entries)?;
-        if !entries.iter().all(|(_, weight)| *weight >= 0.0 && *weight <= f32::MAX) {
+        if !entries.iter().all(|(_, weight)| (0.0..=f32::MAX).contains(weight)) {
             return Err(unsound(entries.iter().map(|(token, weight)| (token.index(), *weight))));
         }
         Self::from_sorted(vocab_len, entries)
@@ -268,8 +268,8 @@ impl Dist {
             if logit <= bar {
                 continue;
             }
-            // Written so that NaN fails: it passes the bar and is refused here.
-            if !(logit <= f32::MAX) {
+            // NaN passes the bar too, and is refused here.
+            if logit.is_nan() || logit == f32::INFINITY {
                 return Err(unsound_logit([(index, logit)].into_iter()));
             }
             kept.push((Token::at(index), logit));
@@ -496,8 +496,8 @@ pub(crate) fn locate_chunked<I: Iterator<Item = (usize, f64)>>(
 }
 
 fn sharpness(temperature: f32) -> Result<f32, RowError> {
-    // Written so that NaN fails; the least normal number keeps the inverse finite.
-    if temperature >= f32::MIN_POSITIVE && temperature <= f32::MAX {
+    // NaN is in no range; the least normal number keeps the inverse finite.
+    if (f32::MIN_POSITIVE..=f32::MAX).contains(&temperature) {
         Ok(1.0 / temperature)
     } else {
         Err(RowError::Temperature { temperature })

@@ -51,6 +51,11 @@
 //! The same seed and rows give the same verdict on every platform: all arithmetic is sums,
 //! products and quotients in a fixed order, and the seeded generator is fixed for all time.
 
+/// The README's examples run as doc tests.
+#[cfg(all(doctest, feature = "check"))]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 mod block;
 mod chance;
 #[cfg(feature = "check")]

@@ -88,8 +88,8 @@ fn checked_sums_on<S: Simd>(_: S, weights: &[f32]) -> Option<Vec<f64>> {
     for chunk in weights.chunks(CHUNK) {
         sums.push(row_sum(chunk));
         for &weight in chunk {
-            // Written so that NaN fails.
-            sound &= (weight >= 0.0) & (weight <= f32::MAX);
+            // NaN is in no range.
+            sound &= (0.0..=f32::MAX).contains(&weight);
         }
     }
     sound.then_some(sums)

@@ -1,11 +1,13 @@
 //! Every rule under every way of drafting it admits: the exact law of the output against the
 //! target's, by enumeration. Nothing here is sampled.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that prints what it found")]
+
 use forerun_verify::check::{Drafting, Kind, Model, Shape, drafting, examine};
 use forerun_verify::*;
 
 /// Most drafts a model may have, so that the suite stays quick.
-const DRAFTS_MAX: f64 = 5_000.0;
+const DRAFTS_MAX: usize = 5_000;
 
 /// Examines a rule over all sizes of `V` in 2..=4, `L` in 1..=4 and `K` in 1..=3 whose drafts can be
 /// enumerated, all kinds of model, and as many seeds as make two hundred.
@@ -13,14 +15,14 @@ fn prove<D: Drafting>(
     name: &str,
     rule: &dyn Rule,
     draft: impl Fn(usize) -> D,
-    drafts: impl Fn(f64, f64, f64) -> f64,
+    drafts: impl Fn(usize, usize, usize) -> usize,
 ) {
     let mut shapes = Vec::new();
     for (vocab_len, len) in (2..=4).flat_map(|v| (1..=4).map(move |l| (v, l))) {
         for paths in 1..=3 {
-            let drafts = drafts(vocab_len as f64, len as f64, paths as f64);
+            let drafts = drafts(vocab_len, len, paths);
             if drafts <= DRAFTS_MAX {
-                shapes.push((vocab_len, len, paths, drafts > 300.0));
+                shapes.push((vocab_len, len, paths, drafts > 300));
             }
         }
     }
@@ -51,31 +53,32 @@ fn prove<D: Drafting>(
 }
 
 /// How many drafts there are of `k` paths.
-fn of_paths(v: f64, l: f64, k: f64) -> f64 {
-    v.powf(l * k)
+fn of_paths(v: usize, l: usize, k: usize) -> usize {
+    (0..l * k).fold(1, |drafts, _| drafts * v)
 }
 
-fn of_one_path(v: f64, l: f64, _: f64) -> f64 {
-    of_paths(v, l, 1.0)
+fn of_one_path(v: usize, l: usize, _: usize) -> usize {
+    of_paths(v, l, 1)
 }
 
-fn of_slots(v: f64, l: f64, _: f64) -> f64 {
-    of_paths(v, l, 3.0)
+fn of_slots(v: usize, l: usize, _: usize) -> usize {
+    of_paths(v, l, 3)
 }
 
 /// Up to `k` children, at every node where the model is shallow, else at the root.
-fn of_distinct(v: f64, l: f64, k: f64) -> f64 {
-    let orders = |k: f64| (0..k.min(v) as usize).fold(1.0, |n, drawn| n * (v - drawn as f64));
+fn of_distinct(v: usize, l: usize, k: usize) -> usize {
+    let k = k.min(v);
+    let orders: usize = (0..k).map(|drawn| v - drawn).product();
     match l {
-        1.0 => orders(k),
-        2.0 => orders(k).powf(1.0 + k.min(v)),
-        _ => orders(k) * v.powf((l - 1.0) * k.min(v)),
+        1 => orders,
+        2 => (0..=k).fold(1, |drafts, _| drafts * orders),
+        _ => orders * of_paths(v, l - 1, k),
     }
 }
 
 /// Beams are drawn by ordering whole paths, and drafted `k` at a time.
-fn of_beams(v: f64, l: f64, k: f64) -> f64 {
-    if v.powf(l) > 9.0 { f64::INFINITY } else { v.powf(l * (k + 1.0)) }
+fn of_beams(v: usize, l: usize, k: usize) -> usize {
+    if of_paths(v, l, 1) > 9 { usize::MAX } else { of_paths(v, l, k + 1) }
 }
 
 macro_rules! prove {

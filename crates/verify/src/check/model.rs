@@ -226,7 +226,7 @@ fn uniform(rng: &mut Philox) -> f64 {
 }
 
 fn below(rng: &mut Philox, bound: usize) -> usize {
-    (rng.next_u64() % bound as u64) as usize
+    rng.next_u32() as usize % bound
 }
 
 /// A row drawn evenly from all rows: exponential weights.

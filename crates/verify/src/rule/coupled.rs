@@ -157,7 +157,6 @@ fn hopefuls<S: Simd>(
     let mut least = [0.0; BLOCK];
     for (pair, least) in (first.0 / 2..).zip(least.as_chunks_mut::<2>().0) {
         let bits = noise_pair(seed, position, pair);
-        #[expect(clippy::cast_possible_truncation, reason = "the high half alone")]
         let bound = |bits: u64| !((bits >> 32) as u32) as f32 * STEP;
         *least = [bound(bits[0]), bound(bits[1])];
     }

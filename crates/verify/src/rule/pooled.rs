@@ -183,7 +183,8 @@ impl<'a> Layer<'a> {
         let masses: Vec<f64> = self.places.iter().map(|place| place.mass(block)).collect();
         let left: f64 = masses.iter().sum();
         let rest = left + (1.0 - self.reach).max(0.0);
-        if !surely && !(left > 0.0 && chance.coin(left / rest)) {
+        let leaves = surely || (left > 0.0 && chance.coin(left / rest));
+        if !leaves {
             return None;
         }
         let place = match &masses[..] {
