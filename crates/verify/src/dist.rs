@@ -262,7 +262,8 @@ impl Dist {
         if logits.is_empty() {
             return Err(RowError::Empty);
         }
-        let mut kept: Vec<(Token, f32)> = Vec::with_capacity(count.min(logits.len()) * 2);
+        let count = count.min(logits.len());
+        let mut kept: Vec<(Token, f32)> = Vec::with_capacity(2 * count);
         let mut bar = f32::NEG_INFINITY;
         for (index, &logit) in logits.iter().enumerate() {
             if logit <= bar {

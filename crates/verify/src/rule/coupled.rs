@@ -78,6 +78,9 @@ impl Noise {
     /// # Ok::<(), RowError>(())
     /// ```
     pub fn choose_several(self, position: u64, row: &Dist, count: usize) -> Vec<Token> {
+        if count == 0 {
+            return Vec::new();
+        }
         let mut race = Race { noise: self, position, count, best: Vec::new() };
         match row.entries() {
             Entries::Dense { weights, .. } => {

@@ -16,7 +16,7 @@ use crate::profile::{Class, Profile, Ratio};
 use crate::share::{Piece, Take};
 
 /// Most steps of the search for the bars of a class.
-const STEPS: usize = 16;
+const STEPS: usize = 48;
 /// A distance from the fixed point that is not worth another step.
 const SETTLED: f64 = 1e-7;
 
@@ -259,35 +259,40 @@ impl<'g, 'a> Search<'g, 'a> {
 
     /// Brings the bars close to the chances they lead to.
     ///
-    /// Chances rise with the bars, so steps from below never overshoot, and they arrive at once
-    /// where target and drafter are alike (from above they would crawl). Each step is stretched
-    /// by how the last one went: Anderson's acceleration of depth one.
+    /// Chances rise with the bars, so plain steps from below never overshoot, and they arrive at
+    /// once where target and drafter are alike (from above they would crawl). Each step is
+    /// stretched by how the last one went, Anderson's acceleration of depth one, and taken back
+    /// to a plain one where that went too far.
     fn find_fixed_point(&mut self) {
         // The lowest chances: every token passes.
         self.bars.fill(0.0);
         self.race_at_bars();
         self.bars.copy_from_slice(&self.chances);
+        let mut stretch = 0.0;
         for step in 0..STEPS {
             self.race_at_bars();
-            let (mut widest, mut dot, mut square) = (0.0_f64, 0.0, 0.0);
+            let (mut lowest, mut highest, mut dot, mut square) = (0.0_f64, 0.0_f64, 0.0, 0.0);
             for (index, (_, last_gap)) in self.last.iter().enumerate() {
                 let gap = self.chances[index] - self.bars[index];
                 let change = gap - last_gap;
-                widest = widest.max(gap.abs());
+                (lowest, highest) = (lowest.min(gap), highest.max(gap));
                 dot += gap * change;
                 square += change * change;
             }
-            if widest < SETTLED {
+            if highest.max(-lowest) < SETTLED {
                 break;
             }
-            let stretch = if step > 0 && square > 0.0 { dot / square } else { 0.0 };
+            if stretch != 0.0 && lowest < -SETTLED {
+                stretch = 0.0;
+                self.bars.iter_mut().zip(&self.last).for_each(|(bar, last)| *bar = last.0);
+                continue;
+            }
+            stretch = if step > 0 && square > 0.0 { dot / square } else { 0.0 };
             for (index, last) in self.last.iter_mut().enumerate() {
                 let chance = self.chances[index];
                 let stretched = chance - stretch * (chance - last.0);
                 *last = (chance, chance - self.bars[index]);
-                // A stretch that leaves the range of chances went wrong; step plainly.
-                let sound = stretched > 0.0 && stretched <= 1.0;
-                self.bars[index] = if sound { stretched } else { chance };
+                self.bars[index] = stretched.clamp(0.0, 1.0);
             }
         }
     }
