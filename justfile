@@ -45,7 +45,7 @@ bench *args:
     cargo bench -p forerun-verify --bench cost {{ args }}
 
 # All committed reports, made again; about half an hour.
-reports: cost rounds optimum
+reports: cost rounds optimum fuzz
 
 # The cost of every rule: writes bench/verify/cost.md.
 cost:
@@ -58,6 +58,12 @@ rounds:
 # Every rule against the linear-program optimum: writes bench/verify/optimum.md.
 optimum:
     FORERUN_WRITE_REPORTS=1 cargo nextest run -p forerun-verify --features check --test optimum
+
+# Properties over arbitrary rows, drafts and generators, 2.3 million cases: writes bench/verify/fuzz.md.
+fuzz cases="100000" seed="1":
+    FORERUN_WRITE_REPORTS=1 FORERUN_REPORT_DATE="$(date -u +%F)" \
+        FORERUN_FUZZ_CASES={{ cases }} FORERUN_FUZZ_SEED={{ seed }} \
+        cargo test --release -p forerun-verify --test props report -- --ignored --nocapture
 
 # Known vulnerabilities of dependencies; fetches the advisory database.
 advisories:

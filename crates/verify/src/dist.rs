@@ -521,7 +521,11 @@ fn check_tokens(vocab_len: usize, entries: &mut [(Token, f32)]) -> Result<(), Ro
 /// Cuts the list to the `count` largest logits and says which is the least of them.
 fn keep_largest(kept: &mut Vec<(Token, f32)>, count: usize) -> f32 {
     if kept.len() > count {
-        kept.select_nth_unstable_by(count - 1, |a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        // Adding zero makes the two zeros one.
+        let order = |a: &(Token, f32), b: &(Token, f32)| {
+            (b.1 + 0.0).total_cmp(&(a.1 + 0.0)).then(a.0.cmp(&b.0))
+        };
+        kept.select_nth_unstable_by(count - 1, order);
         kept.truncate(count);
     }
     if kept.len() < count {

@@ -8,7 +8,7 @@
 use crate::dist::{Dist, Token};
 
 /// Most nodes of one draft.
-pub const NODES_MAX: usize = 4_096;
+pub const NODES_MAX: usize = 1_024;
 
 /// A place in a draft: the root (the committed text) or a drafted prefix.
 ///
@@ -256,6 +256,9 @@ impl DraftBuilder {
     /// # Errors
     /// Where the token cannot have been drawn so under the draft's scheme.
     ///
+    /// # Panics
+    /// Where node or row is of another draft and not in this one.
+    ///
     /// ```
     /// # use forerun_verify::*;
     /// let mut tree = Draft::start(Scheme::Paths, 2);
@@ -289,6 +292,9 @@ impl DraftBuilder {
     ///
     /// # Errors
     /// Where the scheme has no fixed tokens, or the token is out of range.
+    ///
+    /// # Panics
+    /// Where the node is of another draft and not in this one.
     ///
     /// ```
     /// # use forerun_verify::*;

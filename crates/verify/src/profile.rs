@@ -9,7 +9,7 @@
 use fearless_simd::{Simd, dispatch};
 
 use crate::dist::{Dist, Entries, Token, common};
-use crate::simd::{LANES, level};
+use crate::simd::{CHUNK, level};
 
 /// Rows with at most this many tokens in common are kept; going over them again costs less than
 /// clearing the buckets.
@@ -88,21 +88,29 @@ impl<'a> Ratio<'a> {
         if draft > 0.0 { self.target.prob(token) / draft } else { 0.0 }
     }
 
-    /// How the ratio is spread over the tokens of one of the rows.
-    pub(crate) fn profile(&self, row: &Dist) -> Profile {
-        match (self.form, self.target.entries(), row.entries()) {
-            (Form::Exact, ..) => self.kept(row),
+    /// The dense weights of target and draft row and the factor of their quotient, in the form
+    /// whose ratio is [`capped`].
+    pub(crate) fn as_quotient(&self) -> Option<(&'a [f32], &'a [f32], f32)> {
+        match (self.form, self.target.entries(), self.rows[0].1.entries()) {
             (
                 Form::Quotient(factor),
                 Entries::Dense { weights: target, .. },
                 Entries::Dense { weights: draft, .. },
-            ) => {
-                let unit = row.unit();
-                let counts = dispatch!(level(), simd => count(simd, target, draft, factor));
-                Profile::Counted(Counted::new(counts, unit))
-            }
-            _ => self.counted(row),
+            ) => Some((target, draft, factor)),
+            _ => None,
         }
+    }
+
+    /// How the ratio is spread over the tokens of one of the rows.
+    pub(crate) fn profile(&self, row: &Dist) -> Profile {
+        if self.form == Form::Exact {
+            return self.kept(row);
+        }
+        let Some((target, draft, factor)) = self.as_quotient() else {
+            return self.counted(row);
+        };
+        let counts = dispatch!(level(), simd => count(simd, target, draft, factor));
+        Profile::Counted(Counted::new(counts, row.unit()))
     }
 
     fn kept(&self, row: &Dist) -> Profile {
@@ -121,7 +129,8 @@ impl<'a> Ratio<'a> {
     fn counted(&self, row: &Dist) -> Profile {
         let mut counts = Counts::new();
         for (token, draft) in row.support() {
-            counts.add(capped_ratio(self.quotient(token)), draft);
+            let ratio = capped_ratio(self.quotient(token));
+            counts.add(bucket(ratio), entry(ratio, draft));
         }
         Profile::Counted(Counted::new(counts, 1.0))
     }
@@ -139,7 +148,7 @@ fn quotient_factor(target: &Dist, rows: &[(f64, &Dist)]) -> Option<f32> {
 
 /// The ratio of two weights, rounded down, zero below the range and cut off above it.
 #[inline(always)]
-fn capped(target: f32, draft: f32, factor: f32) -> f32 {
+pub(crate) fn capped(target: f32, draft: f32, factor: f32) -> f32 {
     let ratio = target / draft * factor;
     // A quotient that left the normal numbers may have been rounded up.
     let sound = (draft > 0.0) & (target / draft >= f32::MIN_POSITIVE);
@@ -183,32 +192,36 @@ impl Counts {
     }
 
     #[inline(always)]
-    fn add(&mut self, ratio: f32, draft: f64) {
-        // A ratio of zero falls into the first bucket and must not count there.
-        let draft = if ratio > 0.0 { draft } else { 0.0 };
-        let [weight, share] = &mut self.0[bucket(ratio)];
-        *weight += draft;
-        *share += draft * f64::from(ratio);
+    fn add(&mut self, bucket: usize, [draft, share]: [f64; 2]) {
+        let [drafts, shares] = &mut self.0[bucket];
+        *drafts += draft;
+        *shares += share;
     }
+}
+
+/// What a token adds to its bucket: nothing at a ratio of zero, which has none.
+#[inline(always)]
+fn entry(ratio: f32, draft: f64) -> [f64; 2] {
+    let draft = if ratio > 0.0 { draft } else { 0.0 };
+    [draft, draft * f64::from(ratio)]
 }
 
 #[inline(always)]
 fn count<S: Simd>(_: S, target: &[f32], draft: &[f32], factor: f32) -> Counts {
     let mut counts = Counts::new();
-    let (targets, target_tail) = target.as_chunks::<LANES>();
-    let (drafts, draft_tail) = draft.as_chunks::<LANES>();
-    for (targets, drafts) in targets.iter().zip(drafts) {
-        // Ratios first, all at once; then the additions, which go where the ratios say.
-        let mut ratios = [0.0; LANES];
-        for lane in 0..LANES {
-            ratios[lane] = capped(targets[lane], drafts[lane], factor);
+    let mut buckets = [0; CHUNK];
+    let mut entries = [[0.0; 2]; CHUNK];
+    for (target, draft) in target.chunks(CHUNK).zip(draft.chunks(CHUNK)) {
+        // Where to and what first, all at once; then the additions, one by one.
+        let staged = buckets.iter_mut().zip(&mut entries);
+        for ((bucket_of, entry_of), (&target, &draft)) in staged.zip(target.iter().zip(draft)) {
+            let ratio = capped(target, draft, factor);
+            *bucket_of = ratio.to_bits().saturating_sub(BITS_MIN) >> SHIFT;
+            *entry_of = entry(ratio, f64::from(draft));
         }
-        for lane in 0..LANES {
-            counts.add(ratios[lane], f64::from(drafts[lane]));
+        for (bucket, entry) in buckets.iter().zip(&entries).take(target.len()) {
+            counts.add(*bucket as usize, *entry);
         }
-    }
-    for (&target, &draft) in target_tail.iter().zip(draft_tail) {
-        counts.add(capped(target, draft, factor), f64::from(draft));
     }
     counts
 }

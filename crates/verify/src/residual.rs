@@ -9,7 +9,7 @@
 use crate::chance::{Weights, locate_in};
 use crate::dist::{Cursor, Dist, Entries, Token, locate_chunked};
 use crate::draft::Proposal;
-use crate::simd::{CHUNK, pair_sums};
+use crate::simd::{CHUNK, residual_sums};
 
 /// `relu(scale * target - sum of coefficient * row)`, with its mass.
 #[derive(Debug)]
@@ -49,10 +49,7 @@ impl<'a> Residual<'a> {
         {
             let scale = self.scale * self.target.unit();
             let take = coefficient * draft.unit();
-            return pair_sums(weights, draft_weights, move |target, draft| {
-                let left = target * scale - draft * take;
-                if left > 0.0 { left } else { 0.0 }
-            });
+            return residual_sums(weights, draft_weights, (scale, take));
         }
         let scale = self.scale * self.target.unit();
         let mut parts: Vec<f64> = sums.iter().map(|sum| sum * scale).collect();

@@ -2,8 +2,9 @@
 //! leave.
 
 use crate::chance::{Weights, locate_in};
-use crate::dist::{Dist, Token};
-use crate::profile::{Class, Ratio};
+use crate::dist::{Dist, Entries, Token, locate_chunked};
+use crate::profile::{Class, Ratio, capped};
+use crate::simd::{CHUNK, pair_sums};
 
 /// The tokens of a class are taken in the measure `amount * min(1, ratio / bar)` of their draft
 /// probability.
@@ -30,26 +31,68 @@ pub(crate) struct Take<'a> {
 
 /// What the takes and the fixed tokens leave of `scale * target`.
 #[derive(Debug)]
-pub(crate) struct Leftover {
-    weights: Vec<(usize, f64)>,
+pub(crate) struct Leftover<'a> {
+    target: &'a Dist,
+    scale: f64,
+    ratio: &'a Ratio<'a>,
+    takes: &'a [Take<'a>],
+    fixed: &'a [Token],
     mass: f64,
+    /// Of a dense target: the sum of each chunk. Of a sparse one: the weight of each entry.
+    parts: Vec<f64>,
 }
 
-impl Leftover {
+impl<'a> Leftover<'a> {
     /// One pass over the target row.
     pub(crate) fn new(
-        (scale, target): (f64, &Dist),
-        ratio: Ratio<'_>,
-        takes: Vec<Take<'_>>,
-        fixed: &[Token],
+        (scale, target): (f64, &'a Dist),
+        ratio: &'a Ratio<'a>,
+        takes: &'a [Take<'a>],
+        fixed: &'a [Token],
     ) -> Self {
-        let weights: Vec<(usize, f64)> = target
-            .support()
-            .filter(|(token, _)| !fixed.contains(token))
-            .map(|(token, prob)| (token.index(), left_at(scale * prob, &ratio, &takes, token)))
-            .collect();
-        let mass = weights.iter().map(|(_, weight)| weight).sum();
-        Self { weights, mass }
+        let mut leftover =
+            Self { target, scale, ratio, takes, fixed, mass: 0.0, parts: Vec::new() };
+        leftover.parts = match (target.entries(), ratio.as_quotient()) {
+            (Entries::Sparse { tokens, .. }, _) => {
+                tokens.iter().map(|token| leftover.weight(*token as usize)).collect()
+            }
+            (_, Some(rows)) if fixed.is_empty() => leftover.quotient_sums(rows),
+            (Entries::Dense { weights, .. }, _) => (0..weights.len().div_ceil(CHUNK))
+                .map(|chunk| leftover.chunk(chunk).map(|(_, weight)| weight).sum())
+                .collect(),
+        };
+        leftover.mass = leftover.parts.iter().sum();
+        leftover
+    }
+
+    /// The sums of all chunks, where one dense row faces a dense target.
+    fn quotient_sums(&self, (target, draft, factor): (&[f32], &[f32], f32)) -> Vec<f64> {
+        let (scale, take) = (self.scale * self.target.unit(), &self.takes[0]);
+        let (unit, pieces) = (take.row.unit(), &take.pieces[..]);
+        pair_sums(target, draft, move |target, draft| {
+            let ratio = f64::from(capped(target, draft, factor));
+            let mut passing = 0.0;
+            for piece in pieces {
+                passing += piece.amount * piece.passes(ratio);
+            }
+            let left = f64::from(target) * scale - f64::from(draft) * unit * passing;
+            if left > 0.0 { left } else { 0.0 }
+        })
+    }
+
+    fn weight(&self, index: usize) -> f64 {
+        let token = Token::at(index);
+        if self.fixed.contains(&token) {
+            return 0.0;
+        }
+        let whole = f64::from(self.target.weight(token)) * (self.scale * self.target.unit());
+        left_at(whole, self.ratio, self.takes, token)
+    }
+
+    fn chunk(&self, chunk: usize) -> impl Iterator<Item = (usize, f64)> {
+        let from = chunk * CHUNK;
+        let to = self.target.vocab_len().min(from + CHUNK);
+        (from..to).map(|index| (index, self.weight(index)))
     }
 }
 
@@ -63,16 +106,28 @@ pub(crate) fn left_at(whole: f64, ratio: &Ratio<'_>, takes: &[Take<'_>], token: 
     (whole - takes.iter().map(taken).sum::<f64>()).max(0.0)
 }
 
-impl Weights for Leftover {
+impl Weights for Leftover<'_> {
     fn mass(&self) -> f64 {
         self.mass
     }
 
     fn locate(&self, point: f64) -> usize {
-        locate_in(self.weights.iter().copied(), point).expect("drawn from only where it has mass")
+        match self.target.entries() {
+            Entries::Dense { .. } => locate_chunked(&self.parts, point, |chunk| self.chunk(chunk)),
+            Entries::Sparse { tokens, .. } => {
+                let entries = tokens.iter().map(|token| *token as usize);
+                locate_in(entries.zip(self.parts.iter().copied()), point)
+                    .expect("drawn from only where it has mass")
+            }
+        }
     }
 
     fn visit(&self, each: &mut dyn FnMut(usize, f64)) {
-        self.weights.iter().filter(|(_, w)| *w > 0.0).for_each(|(index, w)| each(*index, *w));
+        for (token, _) in self.target.support() {
+            let weight = self.weight(token.index());
+            if weight > 0.0 {
+                each(token.index(), weight);
+            }
+        }
     }
 }

@@ -4,7 +4,8 @@
 //! contracts a product and a sum, so a result is the same to the last bit on every machine: the
 //! instruction set changes how fast it arrives, never what it is.
 
-use fearless_simd::{Level, Simd, dispatch};
+use fearless_simd::prelude::*;
+use fearless_simd::{Level, Simd, dispatch, f32x16, f64x8};
 use std::sync::LazyLock;
 
 /// Independent running totals of a sum; a multiple of every vector width in use.
@@ -34,11 +35,49 @@ pub(crate) fn fold(lanes: [f64; LANES]) -> f64 {
     lanes[0]
 }
 
+/// Sums of `relu(scale * target - take * draft)` over each chunk of two dense rows.
+pub(crate) fn residual_sums(target: &[f32], draft: &[f32], (scale, take): (f64, f64)) -> Vec<f64> {
+    debug_assert_eq!(target.len(), draft.len(), "rows of one vocabulary");
+    dispatch!(level(), simd => residual_sums_on(simd, target, draft, (scale, take)))
+}
+
+#[inline(always)]
+fn residual_sums_on<S: Simd>(
+    simd: S,
+    target: &[f32],
+    draft: &[f32],
+    (scale, take): (f64, f64),
+) -> Vec<f64> {
+    let (scales, takes) = (f64x8::splat(simd, scale), f64x8::splat(simd, take));
+    let zero = f64x8::splat(simd, 0.0);
+    // A plain loop: a closure handed to an iterator may be compiled for the baseline.
+    let mut sums = Vec::with_capacity(target.len().div_ceil(CHUNK));
+    for (target, draft) in target.chunks(CHUNK).zip(draft.chunks(CHUNK)) {
+        let (targets, target_tail) = target.as_chunks::<LANES>();
+        let (drafts, draft_tail) = draft.as_chunks::<LANES>();
+        let mut halves = [zero; 2];
+        for (target, draft) in targets.iter().zip(drafts) {
+            let target = simd.widen_f32x16(f32x16::from_slice(simd, target));
+            let draft = simd.widen_f32x16(f32x16::from_slice(simd, draft));
+            halves[0] += (target.0 * scales - draft.0 * takes).max(zero);
+            halves[1] += (target.1 * scales - draft.1 * takes).max(zero);
+        }
+        let mut lanes = [0.0; LANES];
+        halves[0].store_slice(&mut lanes[..LANES / 2]);
+        halves[1].store_slice(&mut lanes[LANES / 2..]);
+        for (lane, (&target, &draft)) in target_tail.iter().zip(draft_tail).enumerate() {
+            lanes[lane] += (f64::from(target) * scale - f64::from(draft) * take).max(0.0);
+        }
+        sums.push(fold(lanes));
+    }
+    sums
+}
+
 /// Sums of `value(target, draft)` over each chunk of two dense rows of equal length.
 pub(crate) fn pair_sums(
     target: &[f32],
     draft: &[f32],
-    value: impl Fn(f64, f64) -> f64 + Copy,
+    value: impl Fn(f32, f32) -> f64 + Copy,
 ) -> Vec<f64> {
     debug_assert_eq!(target.len(), draft.len(), "rows of one vocabulary");
     dispatch!(level(), simd => pair_sums_on(simd, target, draft, value))
@@ -49,30 +88,24 @@ fn pair_sums_on<S: Simd>(
     _: S,
     target: &[f32],
     draft: &[f32],
-    value: impl Fn(f64, f64) -> f64 + Copy,
+    value: impl Fn(f32, f32) -> f64 + Copy,
 ) -> Vec<f64> {
-    // A plain loop: a closure handed to an iterator may be compiled for the baseline.
     let mut sums = Vec::with_capacity(target.len().div_ceil(CHUNK));
     for (target, draft) in target.chunks(CHUNK).zip(draft.chunks(CHUNK)) {
-        sums.push(pair_sum(target, draft, value));
+        // Values first, then their sum: two loops of one kind of work each, which vectorise well.
+        let mut values = [0.0; CHUNK];
+        for ((slot, &target), &draft) in values.iter_mut().zip(target).zip(draft) {
+            *slot = value(target, draft);
+        }
+        let mut lanes = [0.0; LANES];
+        for group in values[..target.len().next_multiple_of(LANES)].as_chunks::<LANES>().0 {
+            for lane in 0..LANES {
+                lanes[lane] += group[lane];
+            }
+        }
+        sums.push(fold(lanes));
     }
     sums
-}
-
-#[inline(always)]
-fn pair_sum(target: &[f32], draft: &[f32], value: impl Fn(f64, f64) -> f64 + Copy) -> f64 {
-    // Values first, then their sum: two loops of one kind of work each, which vectorise well.
-    let mut values = [0.0; CHUNK];
-    for ((slot, &target), &draft) in values.iter_mut().zip(target).zip(draft) {
-        *slot = value(f64::from(target), f64::from(draft));
-    }
-    let mut lanes = [0.0; LANES];
-    for group in values[..target.len().next_multiple_of(LANES)].as_chunks::<LANES>().0 {
-        for lane in 0..LANES {
-            lanes[lane] += group[lane];
-        }
-    }
-    fold(lanes)
 }
 
 /// Sums over each chunk of a row of weights, or `None` where a weight is no finite number from
@@ -121,6 +154,26 @@ mod tests {
         let best = checked_sums(&row).unwrap();
         let baseline = dispatch!(Level::baseline(), simd => checked_sums_on(simd, &row)).unwrap();
         assert_eq!(best, baseline);
+    }
+
+    #[test]
+    fn residuals_do_not_depend_on_the_instruction_set() {
+        let row = |step: usize| -> Vec<f32> {
+            (0..1_303).map(|i| 1.0 / (1.0 + (i * step % 97) as f32)).collect()
+        };
+        let (target, draft, factors) = (row(7), row(31), (0.9, 0.7));
+        let best = residual_sums(&target, &draft, factors);
+        let baseline = dispatch!(
+            Level::baseline(),
+            simd => residual_sums_on(simd, &target, &draft, factors)
+        );
+        assert_eq!(best, baseline);
+        let plain: f64 = target
+            .iter()
+            .zip(&draft)
+            .map(|(target, draft)| (f64::from(*target) * 0.9 - f64::from(*draft) * 0.7).max(0.0))
+            .sum();
+        assert!((best.iter().sum::<f64>() - plain).abs() < 1e-10);
     }
 
     #[test]

@@ -73,7 +73,10 @@ pub(super) fn deepest_first<W: Weights>(
 ) -> Verdict {
     let mut weights = vec![1.0];
     for n in 0..nodes.len() {
-        weights.push((weights[n] * ratio(n)).min(1.0));
+        // A law that underflows gives a ratio without bound, or none at all where the target is
+        // zero too; what the target cannot say is never accepted.
+        let (weight, ratio) = (weights[n], ratio(n));
+        weights.push(if weight > 0.0 && ratio > 0.0 { (weight * ratio).min(1.0) } else { 0.0 });
     }
     if chance.coin(weights[nodes.len()]) {
         return verdict(block, last, block.target(last).draw(chance));

@@ -132,8 +132,9 @@ impl Race {
     /// the noise comes from its bits alone.
     fn enter_block(&mut self, block: usize, weights: &[f32]) {
         let first = Token::at(block * BLOCK);
+        // Raised to stay a bound through rounding, even where the bar is no normal number.
         #[expect(clippy::cast_possible_truncation, reason = "raised to stay a bound")]
-        let bar = (self.bar() * (1.0 + 1e-6)) as f32;
+        let bar = (self.bar() * (1.0 + 1e-6)) as f32 + f32::MIN_POSITIVE;
         let noise = (self.noise.seed, self.position);
         let hopeful = dispatch!(level(), simd => hopefuls(simd, noise, first, weights, bar));
         if hopeful != 0 {
@@ -218,7 +219,7 @@ impl Rule for CoupledRule {
 
     fn decide(&self, block: &Block<'_>, _: &mut dyn Chance) -> Verdict {
         walk(block, |node| {
-            let position = self.position + block.draft().depth(node) as u64;
+            let position = self.position.wrapping_add(block.draft().depth(node) as u64);
             self.noise.choose(position, block.target(node))
         })
     }

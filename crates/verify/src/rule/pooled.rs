@@ -197,7 +197,7 @@ impl<'a> Layer<'a> {
         let next = match &place.takes {
             Takes::Pooled { ratio, takes, .. } => {
                 let whole = (place.weight, target);
-                let leftover = Leftover::new(whole, ratio.clone(), takes.clone(), &place.fixed);
+                let leftover = Leftover::new(whole, ratio, takes, &place.fixed);
                 draw_or(&leftover, target, chance)
             }
             _ => draw_or(&place.residual(block), target, chance),

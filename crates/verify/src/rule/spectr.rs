@@ -70,8 +70,8 @@ fn try_slots(block: &Block<'_>, node: Node, chance: &mut dyn Chance) -> Token {
     }
     let flow = if accepted > 0.0 { some_of(accepted, slots.len()) / accepted } else { 0.0 };
     let piece = Piece { class: Class::ALL, bar, amount: flow };
-    let take = Take { row, pieces: vec![piece] };
-    draw_or(&Leftover::new((1.0, target), ratio, vec![take], &[]), target, chance)
+    let takes = [Take { row, pieces: vec![piece] }];
+    draw_or(&Leftover::new((1.0, target), &ratio, &takes, &[]), target, chance)
 }
 
 /// The least bar whose flow stays below the target, and the chance that one slot passes it.
