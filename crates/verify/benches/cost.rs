@@ -6,9 +6,12 @@
 mod cost_report;
 
 use std::hint::black_box;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use criterion::Criterion;
+use fearless_simd::prelude::*;
+use fearless_simd::{Level, Simd, dispatch, f32x16};
 use forerun_verify::rand_core::Rng;
 use forerun_verify::*;
 
@@ -133,17 +136,26 @@ impl Case {
     }
 }
 
-/// One streaming read of rows: the yardstick.
+/// One streaming read of rows, as wide as the machine reads: the yardstick.
 fn read(rows: &[Vec<f32>]) -> f32 {
-    let mut lanes = [0.0_f32; 64];
+    dispatch!(*LEVEL, simd => read_on(simd, rows))
+}
+
+static LEVEL: LazyLock<Level> = LazyLock::new(Level::new);
+
+#[inline(always)]
+fn read_on<S: Simd>(simd: S, rows: &[Vec<f32>]) -> f32 {
+    let mut sums = [f32x16::splat(simd, 0.0); 8];
     for row in rows {
-        for group in row.as_chunks::<64>().0 {
-            for lane in 0..64 {
-                lanes[lane] += group[lane];
+        for group in row.as_chunks::<128>().0 {
+            for (sum, part) in sums.iter_mut().zip(group.as_chunks::<16>().0) {
+                *sum += f32x16::from_slice(simd, part);
             }
         }
     }
-    lanes.iter().sum()
+    let mut total = [0.0; 16];
+    sums.into_iter().fold(f32x16::splat(simd, 0.0), |a, b| a + b).store_slice(&mut total);
+    total.iter().sum()
 }
 
 fn dense_rows(rows: &[&Dist]) -> Vec<Vec<f32>> {

@@ -107,10 +107,12 @@ fn limits() -> String {
 ## Aims and what limits them
 
 Aims: token 1.5 reads, block 2.5, pooled at K = 2 within 8, and any rule under 20 µs a block on sparse rows.
-Token and block are one pass of `relu(scale * target - draft)` in `f64` over `f32` rows, held back by the
-conversion to `f64`, not by memory. Pooled adds each token of a row to one of 2,049 buckets, a scattered write
-that does not vectorise. Rules without a yardstick are there for comparison and are not tuned: `spectr` and
-`gbv` go over whole rows token by token.
+Token misses its aim at V = 32,000: the rows it touches, two of each of six blocks, stay in the second-level
+cache, where they are read faster than `f32` can be turned into `f64`. Token and block are one pass of
+`relu(scale * target - draft)` in `f64` over `f32` rows, and that conversion is what holds them back wherever
+memory does not. Pooled adds each token of a row to one of 2,049 buckets, a scattered write that does not
+vectorise. Rules without a yardstick are there for comparison and are not tuned: `spectr` and `gbv` go over
+whole rows token by token.
 "
     .to_owned()
 }
