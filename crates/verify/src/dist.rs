@@ -390,6 +390,46 @@ impl Dist {
         &self.entries
     }
 
+    /// The tokens of a chunk of a dense row.
+    pub(crate) fn chunk(&self, chunk: usize) -> std::ops::Range<usize> {
+        let from = chunk * CHUNK;
+        from..self.vocab_len.min(from + CHUNK)
+    }
+
+    /// The index at `point` of the running sum of other weights over this row's tokens, of which
+    /// `parts` is known: the sum of each chunk of a dense row, each entry's weight of a sparse one.
+    pub(crate) fn locate_part(
+        &self,
+        parts: &[f64],
+        point: f64,
+        weight: impl Fn(usize) -> f64,
+    ) -> usize {
+        match &self.entries {
+            Entries::Dense { .. } => locate_chunked(parts, point, |chunk| {
+                self.chunk(chunk).map(|index| (index, weight(index)))
+            }),
+            Entries::Sparse { tokens, .. } => {
+                let entries = tokens.iter().map(|token| *token as usize);
+                locate_in(entries.zip(parts.iter().copied()), point)
+                    .expect("weights that are drawn from have mass")
+            }
+        }
+    }
+
+    /// Calls `each` with every token of this row to which `weight` gives any.
+    pub(crate) fn visit_with(
+        &self,
+        weight: impl Fn(usize) -> f64,
+        each: &mut dyn FnMut(usize, f64),
+    ) {
+        for (token, _) in self.support() {
+            let weight = weight(token.index());
+            if weight > 0.0 {
+                each(token.index(), weight);
+            }
+        }
+    }
+
     /// How many entries are stored: what a pass over the row costs.
     pub(crate) fn stored_len(&self) -> usize {
         match &self.entries {
@@ -406,11 +446,9 @@ impl Weights for Dist {
 
     fn locate(&self, point: f64) -> usize {
         match &self.entries {
-            Entries::Dense { weights, sums } => locate_chunked(sums, point, |chunk| {
-                let from = chunk * CHUNK;
-                let to = weights.len().min(from + CHUNK);
-                (from..to).map(|index| (index, f64::from(weights[index])))
-            }),
+            Entries::Dense { weights, sums } => {
+                self.locate_part(sums, point, |index| f64::from(weights[index]))
+            }
             Entries::Sparse { tokens, weights } => {
                 let entries = tokens.iter().zip(weights).map(|(t, w)| (*t as usize, f64::from(*w)));
                 locate_in(entries, point).expect("a row has mass")
@@ -419,9 +457,7 @@ impl Weights for Dist {
     }
 
     fn visit(&self, each: &mut dyn FnMut(usize, f64)) {
-        for (token, _) in self.support() {
-            each(token.index(), f64::from(self.weight(token)));
-        }
+        self.visit_with(|index| f64::from(self.weight(Token::at(index))), each);
     }
 }
 
@@ -474,7 +510,7 @@ impl<'a> Cursor<'a> {
 
 /// The index at `point` of a long row's running sum, from the sums of its chunks and the one
 /// chunk that holds it.
-pub(crate) fn locate_chunked<I: Iterator<Item = (usize, f64)>>(
+fn locate_chunked<I: Iterator<Item = (usize, f64)>>(
     sums: &[f64],
     point: f64,
     chunk: impl Fn(usize) -> I,

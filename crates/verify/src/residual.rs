@@ -6,8 +6,8 @@
 //! `relu(relu(a) - b) = relu(a - b)` for non-negative `b`. So no row is ever modified: one pass
 //! gives the mass, and a draw reads one chunk again.
 
-use crate::chance::{Weights, locate_in};
-use crate::dist::{Cursor, Dist, Entries, Token, locate_chunked};
+use crate::chance::Weights;
+use crate::dist::{Cursor, Dist, Entries, Token};
 use crate::draft::Proposal;
 use crate::simd::{CHUNK, residual_sums};
 
@@ -54,7 +54,7 @@ impl<'a> Residual<'a> {
         let scale = self.scale * self.target.unit();
         let mut parts: Vec<f64> = sums.iter().map(|sum| sum * scale).collect();
         for chunk in self.touched(parts.len()) {
-            parts[chunk] = self.chunk(chunk).map(|(_, weight)| weight).sum();
+            parts[chunk] = self.target.chunk(chunk).map(|index| self.weight(index)).sum();
         }
         parts
     }
@@ -100,12 +100,6 @@ impl<'a> Residual<'a> {
         (0..chunks).filter(|chunk| touched[*chunk]).collect()
     }
 
-    fn chunk(&self, chunk: usize) -> impl Iterator<Item = (usize, f64)> {
-        let from = chunk * CHUNK;
-        let to = self.target.vocab_len().min(from + CHUNK);
-        (from..to).map(|index| (index, self.weight(index)))
-    }
-
     /// The weight of one token.
     pub(crate) fn weight(&self, index: usize) -> f64 {
         let token = Token::at(index);
@@ -124,23 +118,11 @@ impl Weights for Residual<'_> {
     }
 
     fn locate(&self, point: f64) -> usize {
-        match self.target.entries() {
-            Entries::Dense { .. } => locate_chunked(&self.parts, point, |chunk| self.chunk(chunk)),
-            Entries::Sparse { tokens, .. } => {
-                let entries = tokens.iter().map(|token| *token as usize);
-                locate_in(entries.zip(self.parts.iter().copied()), point)
-                    .expect("a residual that is drawn from has mass")
-            }
-        }
+        self.target.locate_part(&self.parts, point, |index| self.weight(index))
     }
 
     fn visit(&self, each: &mut dyn FnMut(usize, f64)) {
-        for (token, _) in self.target.support() {
-            let weight = self.weight(token.index());
-            if weight > 0.0 {
-                each(token.index(), weight);
-            }
-        }
+        self.target.visit_with(|index| self.weight(index), each);
     }
 }
 

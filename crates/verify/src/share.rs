@@ -1,8 +1,8 @@
 //! What slots take from a target row by passing a bar on the likelihood ratio, and what they
 //! leave.
 
-use crate::chance::{Weights, locate_in};
-use crate::dist::{Dist, Entries, Token, locate_chunked};
+use crate::chance::Weights;
+use crate::dist::{Dist, Entries, Token};
 use crate::profile::{Class, Ratio, capped};
 use crate::simd::{CHUNK, pair_sums};
 
@@ -58,7 +58,7 @@ impl<'a> Leftover<'a> {
             }
             (_, Some(rows)) if fixed.is_empty() => leftover.quotient_sums(rows),
             (Entries::Dense { weights, .. }, _) => (0..weights.len().div_ceil(CHUNK))
-                .map(|chunk| leftover.chunk(chunk).map(|(_, weight)| weight).sum())
+                .map(|chunk| target.chunk(chunk).map(|index| leftover.weight(index)).sum())
                 .collect(),
         };
         leftover.mass = leftover.parts.iter().sum();
@@ -88,12 +88,6 @@ impl<'a> Leftover<'a> {
         let whole = f64::from(self.target.weight(token)) * (self.scale * self.target.unit());
         left_at(whole, self.ratio, self.takes, token)
     }
-
-    fn chunk(&self, chunk: usize) -> impl Iterator<Item = (usize, f64)> {
-        let from = chunk * CHUNK;
-        let to = self.target.vocab_len().min(from + CHUNK);
-        (from..to).map(|index| (index, self.weight(index)))
-    }
 }
 
 /// What the takes leave at one token.
@@ -112,22 +106,10 @@ impl Weights for Leftover<'_> {
     }
 
     fn locate(&self, point: f64) -> usize {
-        match self.target.entries() {
-            Entries::Dense { .. } => locate_chunked(&self.parts, point, |chunk| self.chunk(chunk)),
-            Entries::Sparse { tokens, .. } => {
-                let entries = tokens.iter().map(|token| *token as usize);
-                locate_in(entries.zip(self.parts.iter().copied()), point)
-                    .expect("drawn from only where it has mass")
-            }
-        }
+        self.target.locate_part(&self.parts, point, |index| self.weight(index))
     }
 
     fn visit(&self, each: &mut dyn FnMut(usize, f64)) {
-        for (token, _) in self.target.support() {
-            let weight = self.weight(token.index());
-            if weight > 0.0 {
-                each(token.index(), weight);
-            }
-        }
+        self.target.visit_with(|index| self.weight(index), each);
     }
 }
