@@ -68,6 +68,19 @@ impl<'a> Ratio<'a> {
         }
     }
 
+    /// The ratio of two weights, where there is one row: bit for bit what [`Ratio::at`] says of
+    /// their token, without looking it up.
+    pub(crate) fn between(&self, target: f32, draft: f32) -> f64 {
+        debug_assert_eq!(self.rows.len(), 1, "a mixture has no one draft weight");
+        let (target_unit, draft_unit) = (self.target.unit(), self.rows[0].1.unit());
+        let quotient = || f64::from(target) * target_unit / (f64::from(draft) * draft_unit);
+        match self.form {
+            Form::Exact => quotient(),
+            Form::Quotient(factor) => f64::from(capped(target, draft, factor)),
+            Form::Mixed => f64::from(capped_ratio(quotient())),
+        }
+    }
+
     /// A number that orders tokens by ratio: of short rows the ratio itself, of long ones its
     /// bucket, so that no row needs sorting.
     pub(crate) fn rank(&self, ratio: f64) -> f64 {
@@ -117,11 +130,8 @@ impl<'a> Ratio<'a> {
         let mut kept = Kept::with_room(row.stored_len().min(self.target.stored_len()));
         let alone = self.rows.len() == 1;
         common(self.target, row, |token, target, draft| {
-            let draft = f64::from(draft) * row.unit();
-            // The very quotient of `at`, without looking the token up again.
-            let ratio =
-                if alone { f64::from(target) * self.target.unit() / draft } else { self.at(token) };
-            kept.push(ratio, draft);
+            let ratio = if alone { self.between(target, draft) } else { self.at(token) };
+            kept.push(ratio, f64::from(draft) * row.unit());
         });
         Profile::Kept(kept)
     }

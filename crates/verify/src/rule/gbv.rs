@@ -212,18 +212,19 @@ impl<'a> Order<'a> {
     fn mass_below(&self, token: Token) -> f64 {
         let bar = self.rank(token);
         let (mut covered, mut below) = (0.0, 0.0);
-        self.each(|token, _, draft| {
+        self.each(|rank, token, _, draft| {
             covered += draft;
-            below += if self.rank(token) < bar { draft } else { 0.0 };
+            below += if (rank, token) < bar { draft } else { 0.0 };
         });
         (1.0 - covered).max(0.0) + below
     }
 
-    /// The tokens both rows can say, with their probabilities, by id.
-    fn each(&self, mut each: impl FnMut(Token, f64, f64)) {
+    /// The tokens both rows can say, with rank, target and draft probability, by id.
+    fn each(&self, mut each: impl FnMut(f64, Token, f64, f64)) {
+        let (target_unit, draft_unit) = (self.target.unit(), self.row.unit());
         common(self.target, self.row, |token, target, draft| {
-            let draft = f64::from(draft) * self.row.unit();
-            each(token, f64::from(target) * self.target.unit(), draft);
+            let rank = self.ratio.rank(self.ratio.between(target, draft));
+            each(rank, token, f64::from(target) * target_unit, f64::from(draft) * draft_unit);
         });
     }
 
@@ -232,9 +233,9 @@ impl<'a> Order<'a> {
     fn each_ranked(&self, mut each: impl FnMut(Token, f64, f64, f64)) {
         let mut entries: Vec<(f64, Token, f64, f64)> = Vec::new();
         let mut covered = 0.0;
-        self.each(|token, target, draft| {
+        self.each(|rank, token, target, draft| {
             covered += draft;
-            entries.push((self.rank(token).0, token, target, draft));
+            entries.push((rank, token, target, draft));
         });
         let mut before = (1.0 - covered).max(0.0);
         if !self.ratio.has_few_ranks() {
