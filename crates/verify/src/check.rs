@@ -267,4 +267,20 @@ mod tests {
             }
         }
     }
+
+    /// On long rows all small ratios share a rank; a token the target cannot say must stay below
+    /// them, in the choice of a path as in the running sums.
+    #[test]
+    fn gbv_ranks_impossible_tokens_below_unlikely_ones() {
+        let model = Model::new(Shape { vocab_len: 4, len: 1 }, |_| {
+            let draft = Dist::dense(vec![4.0, 3.0, 2.0, 1.0]).unwrap();
+            let target = Dist::dense(vec![1e-6, 0.0, 1.0, 0.5]).unwrap();
+            [target, draft.clone(), draft]
+        });
+        for guarded in [false, true] {
+            let rule = GbvRule { guarded };
+            let error = examine(&model, &drafting::paths(2), &Padded(&rule)).unwrap().worst_error;
+            assert!(error < 1e-12, "off by {error:e}");
+        }
+    }
 }

@@ -191,7 +191,10 @@ impl<'a> Order<'a> {
     }
 
     fn rank(&self, token: Token) -> (f64, Token) {
-        (self.ratio.rank(self.ratio.at(token)), token)
+        // What the target cannot say ranks below all it can, however unlikely.
+        let possible = self.target.weight(token) > 0.0;
+        let rank = if possible { self.ratio.rank(self.ratio.at(token)) } else { -1.0 };
+        (rank, token)
     }
 
     fn largest(&self, draft: &Draft, slots: &[Slot]) -> Node {
@@ -207,8 +210,8 @@ impl<'a> Order<'a> {
 
     /// Draft mass of the tokens that rank below this one, which the target can say.
     ///
-    /// Tokens the target cannot say have ratio zero and rank below all others. Where the picked
-    /// token is one of them nothing is accepted, and what is said here does not matter.
+    /// Tokens the target cannot say rank below all others. Where the picked token is one of them
+    /// nothing is accepted, and what is said here does not matter.
     fn mass_below(&self, token: Token) -> f64 {
         let bar = self.rank(token);
         let (mut covered, mut below) = (0.0, 0.0);
