@@ -1,5 +1,8 @@
 # The verbs of this repository. `just` lists them; `just check` is what must pass before a commit.
 
+# What tests and reports need beside the defaults.
+features := "check,toy,bare"
+
 # List the recipes.
 default:
     @just --list --unsorted
@@ -13,7 +16,7 @@ format:
 
 # Clippy on libraries, tests and benches; a warning is an error.
 lint:
-    cargo clippy --workspace --all-targets --features check -- -D warnings
+    cargo clippy --workspace --all-targets --features {{ features }} -- -D warnings
 
 # Spelling of code and prose.
 spelling:
@@ -25,18 +28,23 @@ deny:
 
 # The reference pages; a broken link is an error.
 docs:
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features check
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features {{ features }}
 
 # Every example in the documentation.
 doctest:
-    cargo test --workspace --doc --features check
+    cargo test --workspace --doc --features {{ features }}
 
 # All tests; arguments go to nextest.
 test *args:
-    cargo nextest run --workspace --features check {{ args }}
+    cargo nextest run --workspace --features {{ features }} {{ args }}
 
-# The proofs by enumeration, with what they found: rules, wrong rules, the optimum.
+# Weights for tests and reports, brought and made; `just models --all` for the reports' too.
+models *args:
+    python3 models/get.py --quantize "cargo run -q -p forerun-llama --example quantize --" {{ args }}
+
+# The proofs by enumeration, with what they found: rules, wrong rules, the optimum, the whole loop.
 prove:
+    cargo nextest run -p forerun-decode --features toy --success-output immediate --test lossless
     cargo nextest run -p forerun-verify --features check --success-output immediate \
         --test lossless --test wrong --test optimum --test vectors --test coupled
 
@@ -44,8 +52,8 @@ prove:
 bench *args:
     cargo bench -p forerun-verify --bench cost {{ args }}
 
-# All committed reports, made again; about half an hour.
-reports: cost rounds optimum fuzz
+# All committed reports, made again; about two hours.
+reports: cost rounds optimum fuzz two-sample drift overhead speed
 
 # The cost of every rule: writes bench/verify/cost.md.
 cost:
@@ -64,6 +72,24 @@ fuzz cases="100000" seed="1":
     FORERUN_WRITE_REPORTS=1 FORERUN_REPORT_DATE="$(date -u +%F)" \
         FORERUN_FUZZ_CASES={{ cases }} FORERUN_FUZZ_SEED={{ seed }} \
         cargo test --release -p forerun-verify --test props report -- --ignored --nocapture
+
+# Plain against drafted decoding on a real model, 20,000 texts each: writes bench/decode/two-sample.md.
+two-sample samples="20000":
+    FORERUN_SAMPLES={{ samples }} FORERUN_WRITE_REPORTS=1 \
+        cargo test --release -p forerun-llama --test two_sample -- --ignored --nocapture
+
+# Rows scored in a block against rows one by one: writes bench/decode/drift.md.
+drift:
+    cargo run --release -p forerun-llama --features bare --example reports -- drift
+
+# The decoder against a bare llama.cpp loop: writes bench/decode/overhead.md.
+overhead:
+    cargo run --release -p forerun-llama --features bare --example reports -- overhead
+
+# Plain, drafted, and llama.cpp's own speculation (LLAMA_SPECULATIVE names its llama-speculative-simple):
+# writes bench/decode/speed.md.
+speed:
+    cargo run --release -p forerun-llama --features bare --example reports -- speed
 
 # Known vulnerabilities of dependencies; fetches the advisory database.
 advisories:

@@ -1,0 +1,271 @@
+//! What drafts for the target, and how drafts are judged.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use forerun_llama::{CacheType, EngineOptions, GpuLayers};
+
+use super::model::{ModelConfig, cache_type, gpu_layers, threads};
+use super::{ConfigError, RuleChoice};
+
+/// Tokens a drafter proposes in a round unless told otherwise.
+const DRAFT_LEN_DEFAULT: NonZeroUsize = const { NonZeroUsize::new(4).expect("4 > 0") };
+
+/// Most tokens a drafter may be told to propose in a round.
+const DRAFT_LEN_MAX: usize = 64;
+
+/// What drafts, as given.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Drafts")]
+pub(crate) struct DraftFlags {
+    /// GGUF file of a smaller model that drafts [-md]
+    #[arg(long, visible_alias = "model-draft")]
+    #[arg(env = "LLAMA_ARG_SPEC_DRAFT_MODEL", value_name = "FILE")]
+    spec_draft_model: Option<PathBuf>,
+    /// File with the text that is expected, as the file before an edit: drafts from it
+    #[arg(long, value_name = "FILE")]
+    prediction: Option<PathBuf>,
+    /// What drafts, separated by commas [default: what the files given are for, else none]
+    #[arg(long, env = "LLAMA_ARG_SPEC_TYPE", value_name = "LIST", value_delimiter = ',')]
+    spec_type: Option<Vec<SpecType>>,
+    /// Most tokens each drafter proposes in a round [default: 4]
+    #[arg(long, visible_aliases = ["draft-max", "draft", "draft-n"], value_name = "N")]
+    #[arg(env = "LLAMA_ARG_SPEC_DRAFT_N_MAX")]
+    spec_draft_n_max: Option<usize>,
+    /// The draft model stops where its likeliest token is less probable than this [default: 0]
+    ///
+    /// It looks before a token is drawn, so the output keeps the target's law. llama.cpp draws
+    /// first and drops the token if that one is less probable, which no rule here could make good.
+    #[arg(long, visible_alias = "draft-p-min", value_name = "P", allow_negative_numbers = true)]
+    #[arg(env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", requires = "spec_draft_model")]
+    spec_draft_p_min: Option<f64>,
+    /// How drafts are judged; all of these are lossless [default: block, for several drafters
+    /// pooled]
+    #[arg(long, value_name = "RULE")]
+    verify: Option<RuleChoice>,
+    /// Threads for the draft model's pass over one token [-td] [default: as --threads]
+    #[arg(long, visible_alias = "threads-draft", value_name = "N")]
+    #[arg(allow_negative_numbers = true, requires = "spec_draft_model")]
+    spec_draft_threads: Option<i32>,
+    /// Threads for its pass over several tokens [-tbd] [default: as for one]
+    #[arg(long, visible_alias = "threads-batch-draft")]
+    #[arg(value_name = "N", allow_negative_numbers = true, requires = "spec_draft_model")]
+    spec_draft_threads_batch: Option<i32>,
+    /// Its layers to put on the GPU: a number or all [-ngld] [default: all]
+    #[arg(long, visible_aliases = ["gpu-layers-draft", "n-gpu-layers-draft"])]
+    #[arg(env = "LLAMA_ARG_N_GPU_LAYERS_DRAFT", value_name = "N")]
+    #[arg(value_parser = gpu_layers, requires = "spec_draft_model")]
+    spec_draft_ngl: Option<GpuLayers>,
+    /// Number format of its cached keys [-ctkd] [default: f16]
+    #[arg(long, visible_alias = "cache-type-k-draft", value_name = "TYPE")]
+    #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K")]
+    #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
+    spec_draft_type_k: Option<CacheType>,
+    /// Number format of its cached values [-ctvd] [default: f16]
+    #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE")]
+    #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V")]
+    #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
+    spec_draft_type_v: Option<CacheType>,
+}
+
+/// What drafts, by our names; llama.cpp's are understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum SpecType {
+    /// Nothing: plain decoding
+    None,
+    /// A smaller model, of --spec-draft-model
+    #[value(alias = "draft-simple")]
+    DraftModel,
+    /// What followed the last tokens when they last occurred in the text
+    #[value(alias = "ngram-simple")]
+    Ngram,
+    /// What most often followed the longest suffix of the text that occurred before
+    Suffix,
+    /// The text of --prediction
+    Predicted,
+}
+
+/// One drafter, with what it drafts from.
+#[derive(Debug, Clone)]
+pub(crate) enum DrafterConfig {
+    /// A smaller model.
+    Model(Box<DraftModelConfig>),
+    /// The text's own n-grams.
+    Ngram,
+    /// The text's own suffixes.
+    Suffix,
+    /// The text in a file.
+    Predicted(PathBuf),
+}
+
+impl DrafterConfig {
+    /// Its name.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Model(_) => SpecType::DraftModel.name(),
+            Self::Ngram => SpecType::Ngram.name(),
+            Self::Suffix => SpecType::Suffix.name(),
+            Self::Predicted(_) => SpecType::Predicted.name(),
+        }
+    }
+}
+
+/// A draft model, and when it stops.
+#[derive(Debug, Clone)]
+pub(crate) struct DraftModelConfig {
+    /// The model.
+    pub(crate) model: ModelConfig,
+    /// It stops where its likeliest token is less probable.
+    pub(crate) confidence_min: f64,
+}
+
+/// What drafts, checked.
+#[derive(Debug)]
+pub(crate) struct DraftConfig {
+    /// The drafters, in the order they propose.
+    pub(crate) drafters: Vec<DrafterConfig>,
+    /// Most tokens each proposes in a round.
+    pub(crate) len: NonZeroUsize,
+    /// How drafts are judged.
+    pub(crate) rule: RuleChoice,
+}
+
+impl DraftFlags {
+    /// Whether layers were to go to a GPU.
+    pub(super) fn wants_gpu(&self) -> bool {
+        self.spec_draft_ngl.is_some_and(|layers| layers != GpuLayers::Last(0))
+    }
+
+    /// Decides every default. The draft model is run as the target is, unless told otherwise.
+    pub(crate) fn resolve(self, target: &ModelConfig) -> Result<DraftConfig, ConfigError> {
+        let types = self.types()?;
+        let drafters: Vec<DrafterConfig> =
+            types.iter().map(|kind| self.drafter(*kind, target)).collect::<Result<_, _>>()?;
+        let len = match self.spec_draft_n_max {
+            None => DRAFT_LEN_DEFAULT,
+            Some(len) => NonZeroUsize::new(len)
+                .filter(|len| len.get() <= DRAFT_LEN_MAX)
+                .ok_or_else(|| ConfigError::OutOfRange {
+                    flag: "--spec-draft-n-max",
+                    value: len.to_string(),
+                    expected: format!("1 to {DRAFT_LEN_MAX}, or --spec-type none for no drafts"),
+                })?,
+        };
+        let several = drafters.len() > 1;
+        let default = if several { RuleChoice::Pooled } else { RuleChoice::Block };
+        let rule = self.verify.unwrap_or(default);
+        if several && matches!(rule, RuleChoice::Block | RuleChoice::Token) {
+            return Err(ConfigError::OnePathOnly { rule: rule.name(), drafters: drafters.len() });
+        }
+        Ok(DraftConfig { drafters, len, rule })
+    }
+
+    /// What drafts. All that was said about drafting is used, or `none` was said.
+    fn types(&self) -> Result<Vec<SpecType>, ConfigError> {
+        let Some(said) = &self.spec_type else {
+            let model = self.spec_draft_model.as_ref().map(|_| SpecType::DraftModel);
+            let prediction = self.prediction.as_ref().map(|_| SpecType::Predicted);
+            let types: Vec<SpecType> = model.into_iter().chain(prediction).collect();
+            return if types.is_empty() { self.plain() } else { Ok(types) };
+        };
+        let mut types: Vec<SpecType> = Vec::new();
+        for kind in said {
+            if types.contains(kind) {
+                return Err(ConfigError::DrafterTwice { drafter: kind.name() });
+            }
+            types.push(*kind);
+        }
+        if types.contains(&SpecType::None) {
+            let some = types.iter().find(|kind| **kind != SpecType::None);
+            return match some {
+                Some(kind) => Err(ConfigError::NoneAndSome { drafter: kind.name() }),
+                None => Ok(Vec::new()),
+            };
+        }
+        let unused = |flag, instead| {
+            let reason = "--spec-type names other drafters";
+            Err(ConfigError::Unused { flag, reason, instead })
+        };
+        if self.spec_draft_model.is_some() && !types.contains(&SpecType::DraftModel) {
+            return unused("--spec-draft-model", "add draft-model to --spec-type");
+        }
+        if self.prediction.is_some() && !types.contains(&SpecType::Predicted) {
+            return unused("--prediction", "add predicted to --spec-type");
+        }
+        Ok(types)
+    }
+
+    /// No drafter, where nothing was said that needs one.
+    fn plain(&self) -> Result<Vec<SpecType>, ConfigError> {
+        let needing = [
+            ("--spec-draft-n-max", self.spec_draft_n_max.is_some()),
+            ("--verify", self.verify.is_some_and(|rule| rule != RuleChoice::Coupled)),
+        ];
+        match needing.into_iter().find(|(_, said)| *said) {
+            None => Ok(Vec::new()),
+            Some((flag, _)) => Err(ConfigError::Unused {
+                flag,
+                reason: "nothing drafts",
+                instead: "add --spec-draft-model FILE or --spec-type ngram",
+            }),
+        }
+    }
+
+    fn drafter(&self, kind: SpecType, target: &ModelConfig) -> Result<DrafterConfig, ConfigError> {
+        let lacking = |flag| ConfigError::NothingToDraftFrom { drafter: kind.name(), flag };
+        Ok(match kind {
+            SpecType::Ngram => DrafterConfig::Ngram,
+            SpecType::Suffix => DrafterConfig::Suffix,
+            SpecType::Predicted => {
+                let path = self.prediction.clone().ok_or_else(|| lacking("--prediction"))?;
+                DrafterConfig::Predicted(path)
+            }
+            SpecType::DraftModel | SpecType::None => {
+                let path =
+                    self.spec_draft_model.clone().ok_or_else(|| lacking("--spec-draft-model"))?;
+                DrafterConfig::Model(Box::new(self.draft_model(path, target)?))
+            }
+        })
+    }
+
+    fn draft_model(
+        &self,
+        path: PathBuf,
+        target: &ModelConfig,
+    ) -> Result<DraftModelConfig, ConfigError> {
+        let confidence_min = self.spec_draft_p_min.unwrap_or(0.0);
+        if !(0.0..=1.0).contains(&confidence_min) {
+            let (flag, value) = ("--spec-draft-p-min", confidence_min.to_string());
+            return Err(ConfigError::OutOfRange { flag, value, expected: "0 to 1".to_owned() });
+        }
+        let as_target = &target.engine;
+        let own = threads("--spec-draft-threads", self.spec_draft_threads)?;
+        let own_batch = threads("--spec-draft-threads-batch", self.spec_draft_threads_batch)?;
+        let engine = EngineOptions {
+            threads: if self.spec_draft_threads.is_some() { own } else { as_target.threads },
+            threads_batch: match (self.spec_draft_threads_batch, self.spec_draft_threads) {
+                (Some(_), _) => own_batch,
+                (None, Some(_)) => own,
+                (None, None) => as_target.threads_batch,
+            },
+            cache_keys: self.spec_draft_type_k.unwrap_or_default(),
+            cache_values: self.spec_draft_type_v.unwrap_or_default(),
+            ..as_target.clone()
+        };
+        let gpu_layers = self.spec_draft_ngl.unwrap_or_default();
+        let model = ModelConfig { path, gpu_layers, load_mode: target.load_mode, engine };
+        Ok(DraftModelConfig { model, confidence_min })
+    }
+}
+
+impl SpecType {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::DraftModel => "draft-model",
+            Self::Ngram => "ngram",
+            Self::Suffix => "suffix",
+            Self::Predicted => "predicted",
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What is wrong with a command line that can be read.
+
+use forerun_decode::{SamplingError, StopError};
+
+/// Why flags are refused. Nothing was loaded.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// A number is out of range.
+    #[error("{flag} is {value}; expected {expected}")]
+    OutOfRange {
+        /// The flag.
+        flag: &'static str,
+        /// What was said.
+        value: String,
+        /// What may be said.
+        expected: String,
+    },
+    /// A drafter lacks what it drafts from.
+    #[error("--spec-type {drafter} drafts from a file: add {flag} FILE")]
+    NothingToDraftFrom {
+        /// The drafter.
+        drafter: &'static str,
+        /// The flag that names the file.
+        flag: &'static str,
+    },
+    /// A flag would do nothing.
+    #[error("{flag} would do nothing, because {reason}: {instead}")]
+    Unused {
+        /// The flag.
+        flag: &'static str,
+        /// Why.
+        reason: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// A drafter was named twice.
+    #[error("--spec-type names {drafter} twice: name it once")]
+    DrafterTwice {
+        /// The drafter.
+        drafter: &'static str,
+    },
+    /// `none` stands beside a drafter.
+    #[error("--spec-type names none and {drafter}: name none alone, or leave it out")]
+    NoneAndSome {
+        /// The drafter.
+        drafter: &'static str,
+    },
+    /// The rule judges one path and there would be several.
+    #[error("--verify {rule} judges one path, and {drafters} drafters make several: use pooled")]
+    OnePathOnly {
+        /// The rule.
+        rule: &'static str,
+        /// How many drafters there are.
+        drafters: usize,
+    },
+    /// One JSON object for many answers.
+    #[error("--json is for one answer: add --prompt")]
+    JsonNeedsPrompt,
+    /// Sampling settings that mean nothing.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// Stop strings that cannot be taken.
+    #[error(transparent)]
+    Stop(#[from] StopError),
+    /// A bias that cannot be read.
+    #[error("--logit-bias is {text:?}; expected TOKEN_ID+BIAS or TOKEN_ID-BIAS, such as 15043-1")]
+    Bias {
+        /// What was said.
+        text: String,
+    },
+}

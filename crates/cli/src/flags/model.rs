@@ -1,0 +1,167 @@
+//! The target: which file, and how it is run.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
+use forerun_llama::{CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode};
+
+use super::ConfigError;
+
+/// The context of a model whose user names none, where it was trained with more: a cache for the
+/// longest contexts would not fit most machines.
+const CONTEXT_LEN_DEFAULT: NonZeroU32 = const { NonZeroU32::new(8192).expect("8192 > 0") };
+
+/// As many threads as llama.cpp takes.
+const THREADS_MAX: u32 = 512;
+
+/// Most tokens of a batch; llama.cpp's memory for it grows with its square.
+const BATCH_LEN_MAX: u32 = 1 << 16;
+
+/// The target and how it is run, as given.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Target")]
+pub(crate) struct ModelFlags {
+    /// GGUF file of the target
+    #[arg(short, long, env = "LLAMA_ARG_MODEL", value_name = "FILE")]
+    model: PathBuf,
+    /// Tokens of context; 0 for as many as the model was trained with [default: as trained, at
+    /// most 8192]
+    #[arg(short, long, env = "LLAMA_ARG_CTX_SIZE", value_name = "N")]
+    ctx_size: Option<u32>,
+    /// Threads for a pass over one token; -1 for all the machine has [default: -1]
+    #[arg(short, long, env = "LLAMA_ARG_THREADS", value_name = "N", allow_negative_numbers = true)]
+    threads: Option<i32>,
+    /// Threads for a pass over several tokens [-tb] [default: as --threads]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    threads_batch: Option<i32>,
+    /// Most tokens handed to llama.cpp at once [default: 2048]
+    #[arg(short, long, env = "LLAMA_ARG_BATCH", value_name = "N")]
+    batch_size: Option<u32>,
+    /// Most tokens that run through the model at once [-ub] [default: 512]
+    #[arg(long, env = "LLAMA_ARG_UBATCH", value_name = "N")]
+    ubatch_size: Option<u32>,
+    /// Layers to put on the GPU: a number or all [-ngl] [default: all]
+    #[arg(long, visible_alias = "n-gpu-layers", env = "LLAMA_ARG_N_GPU_LAYERS", value_name = "N")]
+    #[arg(value_parser = gpu_layers)]
+    gpu_layers: Option<GpuLayers>,
+    /// Number format of cached keys [-ctk] [default: f16]
+    #[arg(long, env = "LLAMA_ARG_CACHE_TYPE_K", value_name = "TYPE", value_parser = cache_type())]
+    cache_type_k: Option<CacheType>,
+    /// Number format of cached values [-ctv] [default: f16]
+    #[arg(long, env = "LLAMA_ARG_CACHE_TYPE_V", value_name = "TYPE", value_parser = cache_type())]
+    cache_type_v: Option<CacheType>,
+    /// Fused attention [-fa] [default: on]
+    ///
+    /// With it, what the target says does not depend on how many tokens a pass checks. Without,
+    /// rounding differs between plain and drafted decoding.
+    #[arg(long, env = "LLAMA_ARG_FLASH_ATTN", value_name = "WHEN", value_parser = flash_attention())]
+    flash_attn: Option<FlashAttention>,
+    /// Read the model into memory instead of mapping the file
+    #[arg(long, conflicts_with = "mlock")]
+    no_mmap: bool,
+    /// Have the system hold the mapped model in memory
+    #[arg(long, env = "LLAMA_ARG_MLOCK", value_parser = FalseyValueParser::new())]
+    mlock: bool,
+}
+
+/// How much context a target gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ContextLen {
+    /// What it was trained with.
+    Trained,
+    /// What it was trained with, but no more than this.
+    AtMost(NonZeroU32),
+    /// This much.
+    Exactly(NonZeroU32),
+}
+
+/// A model file and how it is run, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelConfig {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// How much of it the GPU gets.
+    pub(crate) gpu_layers: GpuLayers,
+    /// How it comes into memory.
+    pub(crate) load_mode: LoadMode,
+    /// All else; the context is decided once the model is known.
+    pub(crate) engine: EngineOptions,
+}
+
+impl ModelFlags {
+    /// Whether layers were to go to a GPU.
+    pub(super) fn wants_gpu(&self) -> bool {
+        self.gpu_layers.is_some_and(|layers| layers != GpuLayers::Last(0))
+    }
+
+    /// Decides every default.
+    pub(crate) fn resolve(self) -> Result<(ModelConfig, ContextLen), ConfigError> {
+        let defaults = EngineOptions::default();
+        let context = match self.ctx_size.map(NonZeroU32::new) {
+            None => ContextLen::AtMost(CONTEXT_LEN_DEFAULT),
+            Some(None) => ContextLen::Trained,
+            Some(Some(len)) => ContextLen::Exactly(len),
+        };
+        let load_mode = match (self.no_mmap, self.mlock) {
+            (true, _) => LoadMode::Read,
+            (_, true) => LoadMode::MapAndLock,
+            _ => LoadMode::Map,
+        };
+        let engine = EngineOptions {
+            threads: threads("--threads", self.threads)?,
+            threads_batch: threads("--threads-batch", self.threads_batch)?,
+            batch_len: batch_len("--batch-size", self.batch_size)?.unwrap_or(defaults.batch_len),
+            pass_len: batch_len("--ubatch-size", self.ubatch_size)?.unwrap_or(defaults.pass_len),
+            cache_keys: self.cache_type_k.unwrap_or_default(),
+            cache_values: self.cache_type_v.unwrap_or_default(),
+            flash_attention: self.flash_attn.unwrap_or_default(),
+            ..defaults
+        };
+        let gpu_layers = self.gpu_layers.unwrap_or_default();
+        Ok((ModelConfig { path: self.model, gpu_layers, load_mode, engine }, context))
+    }
+}
+
+/// Threads, or `None` for all the machine has.
+pub(super) fn threads(
+    flag: &'static str,
+    said: Option<i32>,
+) -> Result<Option<NonZeroU32>, ConfigError> {
+    let Some(threads) = said.and_then(|threads| u32::try_from(threads).ok()) else {
+        return Ok(None);
+    };
+    if threads > THREADS_MAX {
+        let expected = format!("at most {THREADS_MAX}, or -1 for all the machine has");
+        return Err(ConfigError::OutOfRange { flag, value: threads.to_string(), expected });
+    }
+    Ok(NonZeroU32::new(threads))
+}
+
+fn batch_len(flag: &'static str, said: Option<u32>) -> Result<Option<NonZeroU32>, ConfigError> {
+    let Some(len) = said else { return Ok(None) };
+    let expected = || format!("1 to {BATCH_LEN_MAX}");
+    let checked = NonZeroU32::new(len).filter(|len| len.get() <= BATCH_LEN_MAX);
+    let out_of_range =
+        || ConfigError::OutOfRange { flag, value: len.to_string(), expected: expected() };
+    checked.map(Some).ok_or_else(out_of_range)
+}
+
+/// Reads how many layers go to the GPU.
+pub(super) fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
+    match text {
+        "all" => Ok(GpuLayers::All),
+        _ => text.parse().map(GpuLayers::Last).map_err(|_| "expected a number or all".to_owned()),
+    }
+}
+
+/// Reads a number format.
+pub(super) fn cache_type() -> impl TypedValueParser<Value = CacheType> {
+    PossibleValuesParser::new(CacheType::ALL.map(CacheType::name))
+        .try_map(|name| name.parse::<CacheType>())
+}
+
+fn flash_attention() -> impl TypedValueParser<Value = FlashAttention> {
+    PossibleValuesParser::new(FlashAttention::ALL.map(FlashAttention::name))
+        .try_map(|name| name.parse::<FlashAttention>())
+}

@@ -1,0 +1,64 @@
+//! What is shown, and where.
+
+/// What is shown, as given.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputFlags {
+    /// No statistics and no notes: nothing but the text, warnings and errors
+    #[arg(short = 'q', long, visible_alias = "quiet")]
+    no_stats: bool,
+    /// Colour the text by where its tokens come from: drafted and accepted, corrected by the
+    /// target, or the target's own
+    #[arg(long)]
+    show_drafts: bool,
+    /// When to use colours; NO_COLOR turns auto off [-co] [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    color: Option<ColorChoice>,
+    /// One JSON object at the end instead of text as it comes
+    #[arg(long, conflicts_with = "show_drafts")]
+    json: bool,
+    /// Show llama.cpp's own log
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// When colours are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ColorChoice {
+    /// On terminals
+    Auto,
+    /// Also on pipes
+    #[value(alias = "on")]
+    Always,
+    /// Nowhere
+    #[value(alias = "off")]
+    Never,
+}
+
+/// What is shown, checked.
+#[derive(Debug)]
+pub(crate) struct OutputConfig {
+    /// Statistics and notes on standard error.
+    pub(crate) stats: bool,
+    /// The text coloured by origin.
+    pub(crate) show_drafts: bool,
+    /// When colours are used.
+    pub(crate) color: ColorChoice,
+    /// One JSON object instead of text.
+    pub(crate) json: bool,
+    /// llama.cpp's log on standard error.
+    pub(crate) verbose: bool,
+}
+
+impl OutputFlags {
+    /// Decides every default.
+    pub(crate) fn resolve(self) -> OutputConfig {
+        OutputConfig {
+            stats: !self.no_stats,
+            show_drafts: self.show_drafts,
+            color: self.color.unwrap_or(ColorChoice::Auto),
+            json: self.json,
+            verbose: self.verbose,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Ctrl-C: the first press stops the text, a second one the program.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use signal_hook::consts::SIGINT;
+use signal_hook::flag;
+
+/// What shells report of a program that Ctrl-C ended.
+pub(crate) const EXIT_CODE: u8 = 130;
+
+/// Whether Ctrl-C was pressed. Engines look at the same flag inside a pass.
+#[derive(Debug, Clone)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Takes Ctrl-C over from the system.
+    ///
+    /// # Errors
+    /// Where the system does not let it.
+    pub(crate) fn install() -> anyhow::Result<Self> {
+        let pressed = Arc::new(AtomicBool::new(false));
+        let watch = || -> std::io::Result<()> {
+            // In this order: the first press must not find the flag it sets.
+            flag::register_conditional_shutdown(SIGINT, EXIT_CODE.into(), Arc::clone(&pressed))?;
+            flag::register(SIGINT, Arc::clone(&pressed))?;
+            Ok(())
+        };
+        watch().context("cannot listen for Ctrl-C")?;
+        Ok(Self(pressed))
+    }
+
+    /// Whether it was pressed since it was last forgotten.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Forgets it: the stop it asked for is over.
+    pub(crate) fn forget(&self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+
+    /// What a command came to, a failure after Ctrl-C being no failure: it was asked for.
+    pub(crate) fn or_stopped(&self, result: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+        match result {
+            Err(_) if self.is_pressed() => Ok(ExitCode::from(EXIT_CODE)),
+            result => result,
+        }
+    }
+
+    /// The flag, for engines.
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+}

@@ -1,0 +1,225 @@
+//! From configuration to a decoder: models, drafters, and how they fit together.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use forerun_decode::{
+    Decoder, Drafter, Engine, ModelDrafter, NgramDrafter, PredictedDrafter, Sampling, Slot,
+    Special, SuffixDrafter, Token, Tokenizer, VocabMap,
+};
+use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
+
+use crate::flags::{ContextLen, DraftModelConfig, DrafterConfig, ModelConfig, RunConfig};
+use crate::interrupt::Interrupt;
+use crate::terminal::{Screen, bytes, file_name, progress_bar};
+
+/// The one slot of a command that makes one text at a time.
+pub(crate) const SLOT: Slot = Slot(0);
+
+/// All that text is made with.
+pub(crate) struct Loaded {
+    /// Target and drafters.
+    pub(crate) decoder: Decoder,
+    /// The target.
+    pub(crate) model: Model,
+    /// How tokens are drawn, checked against the vocabulary.
+    pub(crate) sampling: Sampling,
+    /// What drafts, for people.
+    pub(crate) drafters: Vec<String>,
+}
+
+impl Loaded {
+    /// The target's vocabulary.
+    pub(crate) fn tokenizer(&self) -> Arc<dyn Tokenizer> {
+        Arc::new(self.model.vocab().clone())
+    }
+
+    /// The target's context, as it was made.
+    pub(crate) fn context_len(&self) -> usize {
+        self.decoder.target().context_len()
+    }
+
+    /// The tokens of a prompt, a start token first where the model wants one.
+    ///
+    /// # Errors
+    /// Where there would be none, or more than the context holds.
+    pub(crate) fn prompt(&self, text: &str, special: Special) -> anyhow::Result<Vec<Token>> {
+        let vocab = self.model.vocab();
+        let mut tokens = vocab.tokenize(text, special).context("prompt")?;
+        if let Some(start) = vocab.start().filter(|start| tokens.first() != Some(start)) {
+            tokens.insert(0, start);
+        }
+        if tokens.is_empty() {
+            bail!("the prompt is empty, and this model has no start token to begin with: say more");
+        }
+        let (len, context_len) = (tokens.len(), self.context_len());
+        if len > context_len {
+            bail!(
+                "the prompt has {len} tokens, more than a context of {context_len}: \
+                 shorten it or raise --ctx-size"
+            );
+        }
+        Ok(tokens)
+    }
+}
+
+/// Loads the target and makes the drafters.
+///
+/// # Errors
+/// Where a file is not what it should be, or the parts do not fit together.
+pub(crate) fn load(
+    config: &RunConfig,
+    interrupt: &Interrupt,
+    screen: &mut Screen,
+) -> anyhow::Result<Loaded> {
+    forerun_llama::set_verbose(config.output.verbose);
+    if config.gpu_missing {
+        screen.warn("this build cannot use a GPU: the layers stay on the processor");
+    }
+    let model = load_model("target", &config.target, interrupt)?;
+    let sampling = sampling(config, &model)?;
+    let context_len = context_len(config.context, &model);
+    let paths = u32::try_from(config.draft.drafters.len()).ok().and_then(NonZeroU32::new);
+    let options = EngineOptions {
+        context_len,
+        paths: paths.unwrap_or(NonZeroU32::MIN),
+        ..config.target.engine.clone()
+    };
+    let target = engine("target", &model, options, interrupt)?;
+    let mut made = Made { drafters: Vec::new(), names: Vec::new() };
+    for drafter in &config.draft.drafters {
+        match drafter {
+            DrafterConfig::Ngram => made.add(NgramDrafter::default(), String::new()),
+            DrafterConfig::Suffix => made.add(SuffixDrafter::default(), String::new()),
+            DrafterConfig::Predicted(path) => made.add(predicted(path, &model)?, file_name(path)),
+            DrafterConfig::Model(draft) => {
+                let len = target.context_len();
+                let (drafter, about) = draft_model(draft, &model, len, interrupt, screen)?;
+                made.add(drafter, about);
+            }
+        }
+    }
+    let decoder = Decoder::new(Box::new(target), made.drafters)?;
+    Ok(Loaded { decoder, model, sampling, drafters: made.names })
+}
+
+/// Drafters, and what they are for people.
+struct Made {
+    drafters: Vec<Box<dyn Drafter>>,
+    names: Vec<String>,
+}
+
+impl Made {
+    fn add(&mut self, drafter: impl Drafter + 'static, about: String) {
+        let name = drafter.name();
+        self.names.push(if about.is_empty() { name.to_owned() } else { format!("{name} {about}") });
+        self.drafters.push(Box::new(drafter));
+    }
+}
+
+fn load_model(
+    what: &'static str,
+    config: &ModelConfig,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Model> {
+    let bar = progress_bar(what, &config.path);
+    let (shown, stop) = (bar.clone(), interrupt.clone());
+    let options = ModelOptions {
+        gpu_layers: config.gpu_layers,
+        load_mode: config.load_mode,
+        progress: Some(Box::new(move |share| {
+            shown.set_position(thousandths(share));
+            !stop.is_pressed()
+        })),
+        ..ModelOptions::new(&config.path)
+    };
+    let model = Model::load(options);
+    bar.finish_and_clear();
+    model.context(what)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "between 0 and 1000, and a bar needs no more"
+)]
+fn thousandths(share: f32) -> u64 {
+    (share.clamp(0.0, 1.0) * 1000.0) as u64
+}
+
+fn engine(
+    what: &'static str,
+    model: &Model,
+    options: EngineOptions,
+    interrupt: &Interrupt,
+) -> anyhow::Result<LlamaEngine> {
+    let options = EngineOptions { interrupt: Some(interrupt.flag()), ..options };
+    LlamaEngine::new(model, &options).context(what)
+}
+
+fn context_len(wanted: ContextLen, model: &Model) -> Option<NonZeroU32> {
+    match wanted {
+        ContextLen::Trained => None,
+        ContextLen::Exactly(len) => Some(len),
+        ContextLen::AtMost(len) => {
+            let trained = u32::try_from(model.context_len()).ok().and_then(NonZeroU32::new);
+            Some(trained.map_or(len, |trained| trained.min(len)))
+        }
+    }
+}
+
+/// How tokens are drawn, with the end tokens forbidden where that is wanted.
+fn sampling(config: &RunConfig, model: &Model) -> anyhow::Result<Sampling> {
+    let mut sampling = config.sampling.sampling.clone();
+    let vocab = model.vocab();
+    if config.sampling.ignore_end {
+        let tokens = (0..).map(Token).take(vocab.vocab_len());
+        let ends = tokens.filter(|token| vocab.is_end(*token));
+        sampling.logit_bias.extend(ends.map(|end| (end, f32::NEG_INFINITY)));
+    }
+    sampling.check(vocab.vocab_len())?;
+    Ok(sampling)
+}
+
+fn predicted(path: &Path, model: &Model) -> anyhow::Result<PredictedDrafter> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("prediction {}", path.display()))?;
+    let tokens = model.vocab().tokenize(&text, Special::AsText).context("prediction")?;
+    let mut drafter = PredictedDrafter::default();
+    drafter.predict(SLOT, &tokens);
+    Ok(drafter)
+}
+
+fn draft_model(
+    config: &DraftModelConfig,
+    target: &Model,
+    context_len: usize,
+    interrupt: &Interrupt,
+    screen: &mut Screen,
+) -> anyhow::Result<(ModelDrafter, String)> {
+    let model = load_model("draft model", &config.model, interrupt)?;
+    let (target_vocab, draft_vocab) = (target.vocab(), model.vocab());
+    let map = VocabMap::between(target_vocab, draft_vocab).with_context(|| {
+        let (draft, target) = (file_name(model.path()), file_name(target.path()));
+        format!("{draft} cannot draft for {target}: choose a draft model of the same family")
+    })?;
+    if !map.is_identity() {
+        screen.note(&format!(
+            "the draft model has a vocabulary of its own: drafts are translated, {:.0} % of the \
+             target's tokens can be drafted",
+            100.0 * map.coverage()
+        ));
+    }
+    // A model must not be run beyond what it was trained with; where a text gets longer, drafting
+    // ends with a warning.
+    let len = u32::try_from(context_len.min(model.context_len())).ok().and_then(NonZeroU32::new);
+    let options = EngineOptions { context_len: len, ..config.model.engine.clone() };
+    let engine = engine("draft model", &model, options, interrupt)?;
+    let drafter = ModelDrafter::new(Box::new(engine))
+        .translated(map, Arc::new(target_vocab.clone()), Arc::new(draft_vocab.clone()))
+        .confident(config.confidence_min);
+    let about = format!("{} ({})", file_name(model.path()), bytes(model.size()));
+    Ok((drafter, about))
+}

@@ -1,0 +1,65 @@
+//! `forerun`: text from GGUF models, faster and with nothing changed about what they say.
+//!
+//! The only place where engine, decoder and rules meet. Every command reads its flags, does one
+//! thing and says what it took; nothing is decided here that a library could decide.
+
+mod args;
+mod chat;
+mod flags;
+mod generate;
+mod interrupt;
+mod load;
+mod report;
+mod stream;
+mod terminal;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+/// Faster answers from GGUF models, without changing what they say.
+#[derive(Debug, Parser)]
+#[command(name = "forerun", version, args_override_self = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Continue a text
+    Generate(Box<generate::GenerateFlags>),
+    /// Talk with the model
+    Chat(Box<chat::ChatFlags>),
+}
+
+fn main() -> ExitCode {
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    let result = match cli.command {
+        Command::Generate(flags) => flags.run(),
+        Command::Chat(flags) => flags.run(),
+    };
+    result.unwrap_or_else(|error| failed(&error))
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    let argv = args::written_out(std::env::args_os(), &mut command)?;
+    Cli::from_arg_matches(&command.try_get_matches_from(argv)?)
+}
+
+/// Says what went wrong, unless nobody is left to read the text.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+    if io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {error:#}");
+    let usage = error.downcast_ref::<flags::ConfigError>().is_some();
+    ExitCode::from(if usage { 2 } else { 1 })
+}

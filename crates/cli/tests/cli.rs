@@ -1,0 +1,273 @@
+//! What a user of the program sees, with a real model.
+//!
+//! One thread each: the tests run beside one another, and threads that wait for each other on a
+//! busy machine take a hundred times as long.
+#![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
+
+mod run;
+
+use std::fs;
+
+use run::{DRAFT, TARGET, forerun, forerun_with_input, model, temporary};
+
+/// Flags of a short greedy text.
+fn greedy(flags: &str) -> Vec<String> {
+    let target = model(TARGET);
+    let line = format!("generate -m {target} -t 1 --temp 0 -n 16 {flags}");
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Runs such a text after a prompt.
+fn continued(prompt: &str, flags: &str) -> run::Run {
+    let mut args = greedy(flags);
+    args.extend(["-p".to_owned(), prompt.to_owned()]);
+    forerun(&args)
+}
+
+fn json(run: &run::Run) -> serde_json::Value {
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    serde_json::from_str(&run.out).expect(&run.out)
+}
+
+const PROMPT: &str = "The three primary colours are";
+
+#[test]
+fn drafting_does_not_change_greedy_text() {
+    let plain = continued(PROMPT, "");
+    assert_eq!(plain.code, Some(0), "{}", plain.err);
+    assert!(plain.out.len() > 40, "{}", plain.out);
+    let draft = model(DRAFT);
+    for flags in [
+        format!("-md {draft}"),
+        format!("-md {draft} --spec-type draft-model,ngram,suffix --draft-max 3"),
+        format!("-md {draft} --verify nss --draft-p-min 0.3"),
+    ] {
+        assert_eq!(continued(PROMPT, &flags).out, plain.out, "{flags}");
+    }
+}
+
+#[test]
+fn a_coupled_text_depends_on_the_seed_and_not_on_the_drafts() {
+    let text = |flags: &str| continued(PROMPT, &format!("--temp 0.9 --verify coupled {flags}")).out;
+    let plain = text("-s 5");
+    assert_eq!(text(&format!("-s 5 -md {}", model(DRAFT))), plain);
+    assert_ne!(text("-s 6"), plain);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text() {
+    let flags = format!("--temp 1 -md {} --json", model(DRAFT));
+    let first = json(&continued(PROMPT, &flags));
+    let again = continued(PROMPT, &format!("{flags} -s {}", first["seed"]));
+    assert_eq!(json(&again)["tokens"], first["tokens"]);
+    assert!(again.err.is_empty(), "{}", again.err);
+}
+
+#[test]
+fn the_json_object_adds_up() {
+    let drafts = format!("-md {} --json --draft-max 3 -s 9 --stop zzz", model(TARGET));
+    let object = json(&continued(PROMPT, &drafts));
+    assert_eq!(object["text"], continued(PROMPT, "").out.as_str());
+    let tokens = object["tokens"].as_array().unwrap().len() as u64;
+    let count = |value: &serde_json::Value| value.as_u64().unwrap();
+    let sum = |value: &serde_json::Value| value.as_array().unwrap().iter().map(count).sum::<u64>();
+    assert_eq!((tokens, &object["finish_reason"]), (16, &"length".into()));
+    assert_eq!(count(&object["usage"]["completion_tokens"]), tokens);
+    let prompt = count(&object["usage"]["prompt_tokens"]);
+    assert_eq!(count(&object["usage"]["total_tokens"]), prompt + tokens);
+    let spec = &object["speculative_decoding"];
+    let (drafted, accepted) =
+        (count(&spec["num_draft_tokens"]), count(&spec["num_accepted_tokens"]));
+    assert_eq!(sum(&spec["num_draft_tokens_per_pos"]), drafted);
+    assert_eq!(sum(&spec["num_accepted_tokens_per_pos"]), accepted);
+    assert_eq!(sum(&spec["acceptance_histogram"]), count(&spec["num_drafts"]));
+    // The target drafts for itself, so all is accepted.
+    assert_eq!((accepted, &spec["draft_acceptance_rate"]), (drafted, &1.0.into()));
+    assert!(spec["tokens_per_round"].as_f64().unwrap() > 3.0, "{spec}");
+    assert_eq!(spec["drafters"], serde_json::json!(["draft-model"]));
+    assert_eq!((&object["rule"], &object["lossless"]), (&"block".into(), &true.into()));
+    assert_eq!((&object["seed"], &object["settings"]["temperature"]), (&9.into(), &0.0.into()));
+    assert_eq!(object["settings"]["stop"], serde_json::json!(["zzz"]));
+    let timings = object["timings"].as_object().unwrap();
+    let second = |name: &str| timings[name].as_f64().unwrap();
+    let parts = ["draft_s", "target_s", "verify_s", "rest_s"].map(second);
+    assert!((parts.iter().sum::<f64>() - second("text_s")).abs() < 1e-3, "{timings:?}");
+}
+
+#[test]
+fn statistics_say_what_drafting_did() {
+    let run = continued(PROMPT, &format!("-md {} -s 3", model(DRAFT)));
+    for said in [
+        "\nprompt    5 tokens in ",
+        "\ntext      16 tokens in ",
+        " tokens/s; ended by --predict",
+        " tokens per round",
+        " accepted, ",
+        "; by position  1: ",
+        "\ntime      draft ",
+        "\ndrafters  draft-model ",
+        "\nrule      block verification, lossless",
+        "\nseed      3",
+    ] {
+        assert!(run.err.contains(said), "{said:?} in {}", run.err);
+    }
+    assert!(continued(PROMPT, "-n 2 --no-stats").err.is_empty());
+}
+
+#[test]
+fn n_grams_are_accepted_in_a_text_that_repeats_itself() {
+    let line = "one fish, two fish, red fish, blue fish. ";
+    for kind in ["ngram", "suffix"] {
+        let run = continued(&line.repeat(6), &format!("--spec-type {kind} --json"));
+        let rate = json(&run)["speculative_decoding"]["draft_acceptance_rate"].as_f64().unwrap();
+        assert!(rate > 0.5, "{kind}: {rate}");
+    }
+}
+
+#[test]
+fn a_right_prediction_is_accepted() {
+    let plain = continued(PROMPT, "").out;
+    let file = temporary("prediction", plain.as_bytes());
+    let object = json(&continued(PROMPT, &format!("--prediction {file} --json")));
+    assert_eq!(object["text"], plain.as_str());
+    let rate = object["speculative_decoding"]["draft_acceptance_rate"].as_f64().unwrap();
+    assert!(rate > 0.8, "{rate}");
+}
+
+#[test]
+fn drafts_are_marked_where_colours_are_wanted() {
+    let draft = model(TARGET);
+    let marked = continued(PROMPT, &format!("-md {draft} --show-drafts --color always -n 8"));
+    assert!(marked.out.contains("\x1b[32m"), "{}", marked.out);
+    assert!(marked.err.contains("drafted and accepted"), "{}", marked.err);
+    let piped = continued(PROMPT, &format!("-md {draft} --show-drafts -n 8"));
+    assert!(!piped.out.contains('\x1b') && !piped.err.contains('\x1b'), "{}", piped.out);
+    assert!(piped.err.contains("use --color always"), "{}", piped.err);
+}
+
+#[test]
+fn a_text_ends_where_it_should() {
+    let plain = continued(PROMPT, "").out;
+    let stop = plain.split_whitespace().nth(2).unwrap();
+    let stopped = continued(PROMPT, &format!("--stop {stop}"));
+    assert_eq!(plain.split(stop).next(), Some(stopped.out.as_str()));
+    assert!(stopped.err.contains("a stop string ended it"), "{}", stopped.err);
+    let object = json(&continued(PROMPT, "-n 3 --json"));
+    assert_eq!(object["tokens"].as_array().unwrap().len(), 3);
+    let full = json(&continued(PROMPT, "-n -1 -c 32 --ignore-eos --json"));
+    assert_eq!(full["finish_reason"], "context");
+}
+
+#[test]
+fn a_prompt_comes_from_a_file_or_from_standard_input() {
+    let plain = continued(PROMPT, "-n 4").out;
+    let file = temporary("prompt", format!("{PROMPT}\n").as_bytes());
+    assert_eq!(forerun(&greedy(&format!("-n 4 -f {file}"))).out, plain);
+    assert_eq!(forerun_with_input(&greedy("-n 4 -f -"), PROMPT).out, plain);
+    let escaped = continued("The three\\tprimary", "-n 2 -e --json");
+    let literal = continued("The three\tprimary", "-n 2 --json");
+    assert_eq!(json(&escaped)["tokens"], json(&literal)["tokens"]);
+}
+
+#[test]
+fn a_file_that_is_no_model_is_an_error() {
+    let real = fs::read(model(TARGET)).unwrap();
+    for (file, said) in [
+        ("no/such/model.gguf".to_owned(), "there is no such file"),
+        (temporary("garbage", b"<html>not found</html>"), "not a GGUF file"),
+        (temporary("empty", b""), "empty"),
+        (temporary("truncated", &real[..real.len() / 2]), "download it again"),
+    ] {
+        let args = format!("generate -p x -m {file}");
+        let run = forerun(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!((run.code, run.out.as_str()), (Some(1), ""), "{file}: {}", run.err);
+        assert!(run.err.starts_with("error: target: ") && run.err.contains(said), "{}", run.err);
+        assert_eq!(run.err.lines().count(), 1, "{}", run.err);
+    }
+}
+
+#[test]
+fn a_prompt_that_cannot_be_continued_is_an_error() {
+    let empty = continued("", "");
+    assert_eq!(empty.code, Some(1));
+    assert!(empty.err.starts_with("error: the prompt is empty"), "{}", empty.err);
+    let long = continued(&"word ".repeat(100), "-c 64");
+    assert_eq!((long.code, long.out.as_str()), (Some(1), ""));
+    assert!(long.err.contains("more than a context of 64: shorten it or raise"), "{}", long.err);
+}
+
+#[test]
+fn a_draft_model_that_does_not_fit_is_an_error() {
+    let run = continued(PROMPT, &format!("-md {}", model("gemma-3-270m.Q4_K_M.gguf")));
+    assert_eq!((run.code, run.out.as_str()), (Some(1), ""));
+    assert!(run.err.contains("choose a draft model of the same family"), "{}", run.err);
+}
+
+#[test]
+fn flags_that_cannot_be_honoured_are_refused() {
+    for (flags, said) in [
+        ("--tmp 1", "a similar argument exists: '--temp'"),
+        ("-hf some/model", "unexpected argument '-hf'"),
+        ("--grammar x", "unexpected argument '--grammar'"),
+        ("--top-p 2", "top_p is 2; expected 0 to 1"),
+    ] {
+        let run = continued(PROMPT, flags);
+        assert_eq!((run.code, run.out.as_str()), (Some(2), ""), "{flags}");
+        assert!(run.err.starts_with("error: ") && run.err.contains(said), "{}", run.err);
+    }
+}
+
+#[test]
+fn chat_answers_once_by_the_template() {
+    let target = model(TARGET);
+    let chat = |flags: &str| {
+        let line = format!("chat -m {target} -t 1 --temp 0 -n 12 {flags}");
+        let mut args: Vec<&str> = line.split(' ').collect();
+        args.extend(["-p", "What is the capital of France?"]);
+        forerun(&args)
+    };
+    let plain = chat("-sys Be_brief.");
+    assert_eq!(plain.code, Some(0), "{}", plain.err);
+    assert!(plain.out.contains("Paris") && !plain.out.contains("<|im_"), "{}", plain.out);
+    let drafted = chat(&format!("-sys Be_brief. --chat-template chatml -md {}", model(DRAFT)));
+    assert_eq!(drafted.out, plain.out);
+    let object = json(&chat("--json"));
+    assert!(object["usage"]["prompt_tokens"].as_u64().unwrap() > 10);
+    let unknown = chat("--chat-template nobody");
+    assert_eq!(unknown.code, Some(1));
+    assert!(unknown.err.contains("expected one of chatml"), "{}", unknown.err);
+}
+
+#[test]
+fn a_conversation_reuses_what_is_cached() {
+    let target = model(TARGET);
+    let line = format!("chat -m {target} -t 1 --temp 0 -n 12");
+    let input = "Hello\nAnd \\\nthen?\n/stats\n/clear\n/what\n/exit\nnever read\n";
+    let run = forerun_with_input(&line.split(' ').collect::<Vec<_>>(), input);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert_eq!(run.err.matches("tokens/s, ").count(), 2, "{}", run.err);
+    assert!(run.err.contains(" of them cached"), "{}", run.err);
+    assert!(run.err.contains("the conversation is forgotten"), "{}", run.err);
+    assert!(run.err.contains("there is no command /what"), "{}", run.err);
+    assert!(run.out.ends_with('\n'), "{:?}", run.out);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_stops_the_text_and_shows_the_statistics() {
+    let mut running = run::Running::start(&greedy("--ignore-eos -n -1 -p once"));
+    running.some_text();
+    let (run, took) = running.interrupted();
+    assert_eq!(run.code, Some(130), "{}", run.err);
+    assert!(run.err.contains(" tokens/s; interrupted"), "{}", run.err);
+    assert!(took.as_secs() < 5, "{took:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reader_that_leaves_ends_the_text_quietly() {
+    let mut running = run::Running::start(&greedy("--ignore-eos -n -1 -p once --no-stats"));
+    running.some_text();
+    let run = running.left();
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
+}

@@ -1,0 +1,99 @@
+//! What a drafter is, and one file for each kind.
+
+mod automaton;
+mod fixed;
+mod index;
+mod model;
+mod ngram;
+mod predicted;
+mod suffix;
+
+use std::time::Duration;
+
+use forerun_verify::{Chance, Dist, DraftBuilder, Noise, Token};
+
+use crate::engine::{EngineError, Slot};
+use crate::sampling::Sampling;
+
+pub use fixed::{MatchLen, MatchLenError};
+pub use model::ModelDrafter;
+pub use ngram::NgramDrafter;
+pub use predicted::PredictedDrafter;
+pub use suffix::{SuffixConfig, SuffixDrafter};
+
+/// One sequence's wish for a draft, and the tree it grows in.
+///
+/// Several drafters may fill one ask, one after the other; each adds a path (or several) from the
+/// root. What a drafter may look at before it decides to add a token is stated at
+/// [`forerun_verify::Scheme`].
+pub struct Ask<'a> {
+    /// The sequence's slot. A drafter with a cache of its own uses the same number.
+    pub slot: Slot,
+    /// The committed tokens, prompt included; never empty.
+    pub tokens: &'a [Token],
+    /// How many of `tokens` are the prompt.
+    pub prompt_len: usize,
+    /// How the target's tokens are drawn; a drafter that has rows shapes them alike.
+    pub sampling: &'a Sampling,
+    /// Most tokens of a path; at least one.
+    pub len_max: usize,
+    /// Where tokens are drawn from.
+    pub draw: Draw<'a>,
+    /// The draft so far.
+    pub tree: DraftBuilder,
+    /// Why this sequence alone could not be drafted for; it goes on without the drafter.
+    pub failure: Option<DraftFailure>,
+}
+
+/// How drafted tokens are drawn from a drafter's rows.
+pub enum Draw<'a> {
+    /// At random.
+    Chance(&'a mut dyn Chance),
+    /// As the coupled rule would choose: by noise that depends on seed and position alone.
+    Noise(Noise),
+}
+
+impl Ask<'_> {
+    /// Draws the token at `depth` of a path (0 for the first) from a drafter's row.
+    pub fn draw(&mut self, depth: usize, row: &Dist) -> Token {
+        match &mut self.draw {
+            Draw::Chance(chance) => row.draw(*chance),
+            Draw::Noise(noise) => noise.choose((self.tokens.len() + depth) as u64, row),
+        }
+    }
+}
+
+/// Why a drafter made no draft. The sequence goes on without it.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DraftFailure {
+    /// Its model failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Its model gave a row that is no law, or a token outside the target's vocabulary.
+    #[error("{0}")]
+    Row(String),
+}
+
+/// What makes drafts.
+///
+/// A drafter keeps what it needs by slot and finds out from [`Ask::tokens`] what is still true.
+pub trait Drafter: Send {
+    /// Its name, as flags, statistics and metrics say it.
+    fn name(&self) -> &'static str;
+
+    /// Adds a path to each ask's tree, or none where it has nothing to say. All asks of a round
+    /// come in one call, so that a model can serve them in shared passes.
+    ///
+    /// # Errors
+    /// Where a draft cannot be made; the trees may have grown up to that point.
+    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure>;
+
+    /// Time spent in passes of a model since it was made.
+    fn pass_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Tells which tokens were committed to a sequence that ended, for drafters that learn.
+    fn ended(&mut self, _tokens: &[Token]) {}
+}

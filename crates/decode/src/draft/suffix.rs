@@ -1,0 +1,266 @@
+//! Drafts from all that was said in this session, by how often it was said.
+//!
+//! As in SuffixDecoding (arXiv 2411.04975) and SAM decoding (arXiv 2411.10666): the longest suffix
+//! of the text that occurred before is found, and what most often followed it is drafted for as
+//! long as the counts say that it is likely. Ended sequences are shared between all that follow, so
+//! how fast a text comes may tell what others were told: a server whose users must not learn of
+//! each other leaves this drafter out, or makes one for each user.
+
+use std::collections::HashMap;
+
+use forerun_verify::{NODES_MAX, Token};
+
+use super::automaton::{Automaton, Cursor, End};
+use super::fixed::{MatchLen, Seen, add_path};
+use crate::draft::{Ask, DraftFailure, Drafter};
+use crate::engine::Slot;
+
+/// How a [`SuffixDrafter`] drafts, and how much it remembers.
+///
+/// ```
+/// use forerun_decode::SuffixConfig;
+/// let config = SuffixConfig { chance_min: 0.3, ..SuffixConfig::default() };
+/// assert_eq!(config.tokens_max, 1 << 20);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SuffixConfig {
+    /// How long the suffix is.
+    pub match_len: MatchLen,
+    /// A path ends where the estimated chance of all of it is less. The chance of a token is its
+    /// share of what followed the suffix.
+    pub chance_min: f64,
+    /// Most tokens drafted for each token of the suffix found: little is known after a short one,
+    /// whatever its counts.
+    pub len_per_match: usize,
+    /// Most tokens of ended sequences to remember, never more than 2^30; 0 learns nothing from them.
+    /// A token takes about 120 bytes, and 224 at most.
+    pub tokens_max: usize,
+}
+
+/// A suffix of 2 to 32 tokens, vLLM's values for Arctic Inference's drafter
+/// (`suffix_decoding_min_token_prob` 0.1, `suffix_decoding_max_spec_factor` 1), and about a million
+/// tokens.
+impl Default for SuffixConfig {
+    fn default() -> Self {
+        Self {
+            match_len: MatchLen::of(2, 32),
+            chance_min: 0.1,
+            len_per_match: 1,
+            tokens_max: 1 << 20,
+        }
+    }
+}
+
+/// Drafts what most often followed the longest suffix of a sequence that occurred before: in the
+/// sequence itself, prompt included, or in a sequence that ended.
+///
+/// Each token of the path is chosen as if those before it were committed. Of tokens that followed
+/// equally often the one with the lowest id is drafted. The drafts are a function of the sequence
+/// and of the sequences that ended, in their order.
+///
+/// A committed token costs an amortised constant: the match is carried along, and found again, at
+/// the cost of its length, after a sequence ended. Ended sequences are held in two halves of
+/// [`SuffixConfig::tokens_max`]; when the younger is full the older is dropped, so at least the
+/// last half is always known and nothing is ever built again. Of a longer sequence, the last half
+/// is remembered. For each slot, the last sequence is held beside that.
+///
+/// ```
+/// use forerun_decode::{Drafter, Slot, SuffixConfig, SuffixDrafter, Token};
+/// let mut drafter = SuffixDrafter::new(SuffixConfig::default());
+/// drafter.ended(&[1, 2, 3, 4].map(Token));
+/// drafter.ended(&[1, 2, 3, 5].map(Token));
+/// drafter.ended(&[1, 2, 3, 5].map(Token));
+/// assert_eq!(drafter.guess(Slot(0), &[9, 1, 2, 3].map(Token), 8), [Token(5)]);
+/// ```
+#[derive(Debug, Clone)]
+pub struct SuffixDrafter {
+    config: SuffixConfig,
+    older: Automaton,
+    younger: Automaton,
+    /// How many sequences ended: what was found before may since have become longer.
+    edition: u64,
+    slots: HashMap<Slot, Own>,
+}
+
+/// What is known of one slot's sequence.
+#[derive(Debug, Clone)]
+struct Own {
+    seen: Seen,
+    automaton: Automaton,
+    end: End,
+    /// Its suffix in the older and in the younger half, as of `edition`.
+    older: Cursor,
+    younger: Cursor,
+    edition: u64,
+}
+
+impl Default for SuffixDrafter {
+    fn default() -> Self {
+        Self::new(SuffixConfig::default())
+    }
+}
+
+impl SuffixDrafter {
+    /// A drafter that has read nothing.
+    ///
+    /// ```
+    /// # use forerun_decode::*;
+    /// let config = SuffixConfig { match_len: MatchLen::new(1..=8)?, ..SuffixConfig::default() };
+    /// let mut drafter = SuffixDrafter::new(config);
+    /// assert_eq!(drafter.guess(Slot(0), &[4, 9, 4].map(Token), 8), [Token(9)]);
+    /// # Ok::<(), MatchLenError>(())
+    /// ```
+    pub fn new(config: SuffixConfig) -> Self {
+        let automaton = Automaton::new(config.match_len.max());
+        let (older, younger) = (automaton.clone(), automaton);
+        Self { config, older, younger, edition: 0, slots: HashMap::new() }
+    }
+
+    /// What it drafts after `tokens`, the committed tokens of the sequence in `slot`: `len_max`
+    /// tokens at most ([`NODES_MAX`] in any case).
+    ///
+    /// ```
+    /// # use forerun_decode::*;
+    /// let mut drafter = SuffixDrafter::default();
+    /// let tokens = [3, 4, 9, 8, 3, 4].map(Token);
+    /// assert_eq!(drafter.guess(Slot(0), &tokens, 8), [9, 8].map(Token)); // two for two
+    /// assert_eq!(drafter.guess(Slot(0), &tokens[..5], 8), []);
+    /// ```
+    pub fn guess(&mut self, slot: Slot, tokens: &[Token], len_max: usize) -> Vec<Token> {
+        let match_max = self.config.match_len.max();
+        let own = self.slots.entry(slot).or_insert_with(|| Own::new(match_max));
+        let fresh = own.read(tokens, match_max);
+        if own.edition == self.edition && fresh.len() < match_max {
+            own.older = carry(&self.older, own.older, fresh);
+            own.younger = carry(&self.younger, own.younger, fresh);
+        } else {
+            own.older = self.older.find(tokens);
+            own.younger = self.younger.find(tokens);
+            own.edition = self.edition;
+        }
+        let sources = [
+            (&own.automaton, own.end.cursor()),
+            (&self.older, own.older),
+            (&self.younger, own.younger),
+        ];
+        path(sources, &self.config, len_max.min(NODES_MAX))
+    }
+}
+
+impl Drafter for SuffixDrafter {
+    fn name(&self) -> &'static str {
+        "suffix"
+    }
+
+    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure> {
+        for ask in asks {
+            let path = self.guess(ask.slot, ask.tokens, ask.len_max);
+            add_path(ask, &path);
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, tokens: &[Token]) {
+        let half = self.config.tokens_max.min(1 << 30) / 2;
+        let tokens = &tokens[tokens.len().saturating_sub(half)..];
+        if tokens.is_empty() {
+            return;
+        }
+        if self.younger.len() + tokens.len() > half {
+            let fresh = Automaton::new(self.config.match_len.max());
+            self.older = std::mem::replace(&mut self.younger, fresh);
+        }
+        let mut end = End::START;
+        for token in tokens {
+            end = self.younger.append(end, *token);
+        }
+        self.edition += 1;
+    }
+}
+
+impl Own {
+    fn new(match_max: usize) -> Self {
+        Self {
+            seen: Seen::default(),
+            automaton: Automaton::new(match_max),
+            end: End::START,
+            older: Cursor::EMPTY,
+            younger: Cursor::EMPTY,
+            edition: 0,
+        }
+    }
+
+    /// Reads what the slot holds, and gives the tokens that were not known.
+    fn read<'a>(&mut self, tokens: &'a [Token], match_max: usize) -> &'a [Token] {
+        let seen_len = self.seen.len();
+        let mut kept = self.seen.read(tokens);
+        if kept < seen_len {
+            *self = Self { seen: std::mem::take(&mut self.seen), ..Self::new(match_max) };
+            kept = 0;
+        }
+        for token in &tokens[kept..] {
+            self.end = self.automaton.append(self.end, *token);
+        }
+        &tokens[kept..]
+    }
+}
+
+fn carry(automaton: &Automaton, cursor: Cursor, tokens: &[Token]) -> Cursor {
+    tokens.iter().fold(cursor, |cursor, token| automaton.advance(cursor, *token))
+}
+
+/// A text's suffix in each of the places where it is looked for.
+type Sources<'a> = [(&'a Automaton, Cursor); 3];
+
+fn path(mut sources: Sources<'_>, config: &SuffixConfig, len_max: usize) -> Vec<Token> {
+    let mut path = Vec::new();
+    let (mut chance, mut len_max) = (1.0, len_max);
+    while path.len() < len_max {
+        let Some(next) = likeliest(&mut sources, config.match_len.min()) else { break };
+        chance *= next.share;
+        if chance < config.chance_min {
+            break;
+        }
+        if path.is_empty() {
+            len_max = len_max.min(next.match_len.saturating_mul(config.len_per_match));
+        }
+        path.push(next.token);
+        for (automaton, cursor) in &mut sources {
+            *cursor = automaton.advance(*cursor, next.token);
+        }
+    }
+    path
+}
+
+/// What most often followed the longest suffix that was followed by anything.
+struct Next {
+    token: Token,
+    /// Its share of all that followed.
+    share: f64,
+    match_len: usize,
+}
+
+fn likeliest(sources: &mut Sources<'_>, match_min: usize) -> Option<Next> {
+    for (automaton, cursor) in &mut *sources {
+        *cursor = automaton.followed(*cursor);
+    }
+    let match_len = sources.iter().map(|(_, cursor)| cursor.len()).max()?;
+    if match_len < match_min {
+        return None;
+    }
+    let longest = || sources.iter().enumerate().filter(|(_, (_, at))| at.len() == match_len);
+    let mut total = 0;
+    let mut best: Option<(u64, Token)> = None;
+    for (source, (automaton, cursor)) in longest() {
+        for (token, count) in automaton.followers(*cursor) {
+            total += u64::from(count);
+            let others = longest().filter(|(other, _)| *other != source);
+            let elsewhere = others.map(|(_, (other, at))| other.follower_count(*at, token));
+            let count = u64::from(count) + elsewhere.map(u64::from).sum::<u64>();
+            if best.is_none_or(|(most, lowest)| count > most || count == most && token < lowest) {
+                best = Some((count, token));
+            }
+        }
+    }
+    best.map(|(count, token)| Next { token, share: count as f64 / total as f64, match_len })
+}

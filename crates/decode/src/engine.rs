@@ -1,0 +1,224 @@
+//! What a model is to the decoder: a cache for each slot, and one verb.
+//!
+//! A slot's cache is a *trunk*, the tokens that are committed, and above it a *tree* of drafted
+//! tokens. [`Engine::extend`] says what of it is still true and what comes on top, so prefill,
+//! drafting, scoring and catching up after an acceptance are one call, and nothing is ever rolled
+//! back. An engine knows nothing of text, sampling or rules.
+
+use forerun_verify::Token;
+
+/// A cached sequence of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub u32);
+
+/// What a step leaves of its slot's cache before it appends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// All of it. New tokens may grow from any node of the tree.
+    All,
+    /// The trunk and the path to this node, which become the trunk. Node 0 is the trunk's end;
+    /// the others are numbered from 1 as they were appended since the last cut.
+    To(usize),
+    /// The first tokens of the trunk; the tree is forgotten.
+    Trunk(usize),
+}
+
+/// A drafted token: where in the tree it grows, and what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Branch {
+    /// The node it follows: 0 for the trunk's end, else a node that came before.
+    pub parent: usize,
+    /// The token.
+    pub token: Token,
+}
+
+/// Which rows a step wants: a row is the logits of the token that follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// None: the step only fills the cache.
+    None,
+    /// The row after the last token of `trunk`.
+    Trunk,
+    /// The row after each token of `tree`.
+    Tree,
+    /// The row after the last token of `trunk`, then those of `tree`.
+    All,
+}
+
+/// One slot's share of a pass: forget what is no longer true, then append.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'a> {
+    /// Whose cache.
+    pub slot: Slot,
+    /// What of it stays.
+    pub keep: Keep,
+    /// Committed tokens to append to the trunk; empty where a tree is kept.
+    pub trunk: &'a [Token],
+    /// Drafted tokens to append above the trunk, parents first.
+    pub tree: &'a [Branch],
+    /// The rows to give back.
+    pub rows: Rows,
+}
+
+impl Step<'_> {
+    /// How many rows this step gives.
+    pub fn row_count(&self) -> usize {
+        match self.rows {
+            Rows::None => 0,
+            Rows::Trunk => 1,
+            Rows::Tree => self.tree.len(),
+            Rows::All => 1 + self.tree.len(),
+        }
+    }
+}
+
+/// The rows of a pass, in the order of its steps. Kept by the caller, so that memory is reused.
+#[derive(Debug, Default)]
+pub struct Output {
+    logits: Vec<f32>,
+    vocab_len: usize,
+}
+
+impl Output {
+    /// Forgets the rows of the last pass. For engines.
+    pub fn clear(&mut self, vocab_len: usize) {
+        self.logits.clear();
+        self.vocab_len = vocab_len;
+    }
+
+    /// Appends a row. For engines.
+    ///
+    /// # Panics
+    /// Where the row is not of the vocabulary's length.
+    pub fn push(&mut self, row: &[f32]) {
+        assert_eq!(row.len(), self.vocab_len, "a row has one logit for each token");
+        self.logits.extend_from_slice(row);
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.logits.len().checked_div(self.vocab_len).unwrap_or(0)
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.logits.is_empty()
+    }
+
+    /// Row `index`.
+    ///
+    /// # Panics
+    /// Where there is no such row.
+    pub fn row(&self, index: usize) -> &[f32] {
+        &self.logits[index * self.vocab_len..][..self.vocab_len]
+    }
+
+    /// Row `index`, to be changed in place (penalties, biases).
+    ///
+    /// # Panics
+    /// Where there is no such row.
+    pub fn row_mut(&mut self, index: usize) -> &mut [f32] {
+        &mut self.logits[index * self.vocab_len..][..self.vocab_len]
+    }
+}
+
+/// A model with a cache.
+pub trait Engine: Send {
+    /// How many tokens the vocabulary has.
+    fn vocab_len(&self) -> usize;
+
+    /// How many tokens one slot can hold, trunk and tree together.
+    fn context_len(&self) -> usize;
+
+    /// How many slots there are; they are numbered from 0.
+    fn slot_count(&self) -> usize;
+
+    /// Most paths of one slot's tree, that is, most leaves.
+    fn paths_max(&self) -> usize;
+
+    /// Whether the cache can forget a suffix. A recurrent model's cannot, so it cannot be drafted
+    /// for.
+    fn can_cut(&self) -> bool;
+
+    /// Runs all steps, in as few passes as the engine can, and gives their rows. A slot may occur
+    /// in one step only.
+    ///
+    /// # Errors
+    /// [`EngineError::caches`] says what is left of the caches.
+    fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError>;
+}
+
+/// What is left of the caches after an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caches {
+    /// Nothing ran: every cache is as it was before the call.
+    Untouched,
+    /// Every step's slot holds what the step kept, and none of what it wanted to append.
+    Cut,
+    /// No slot holds anything.
+    Lost,
+}
+
+/// Why a pass failed, and what is still true afterwards.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// Append less, or free a slot, and try again.
+    #[error(
+        "no room in the cache for {tokens} more tokens: shorten the prompt or raise --ctx-size"
+    )]
+    Full {
+        /// How many tokens the pass wanted to append.
+        tokens: usize,
+    },
+    /// A token is outside the vocabulary.
+    #[error("token {} is out of range: the vocabulary has {vocab_len} tokens", .token.0)]
+    Token {
+        /// The token.
+        token: Token,
+        /// The vocabulary's length.
+        vocab_len: usize,
+    },
+    /// The step contradicts the slot's cache: a mistake of the caller.
+    #[error("slot {}: {reason}", .slot.0)]
+    Step {
+        /// The step's slot.
+        slot: Slot,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The model's memory is recurrent and cannot forget a suffix.
+    #[error("slot {}: this model's memory cannot be cut back, so it cannot be drafted for", .slot.0)]
+    CannotCut {
+        /// The slot.
+        slot: Slot,
+    },
+    /// The pass was interrupted from outside.
+    #[error("the pass was interrupted")]
+    Interrupted,
+    /// The backend refused the pass.
+    #[error("{backend} refused the pass as malformed")]
+    Refused {
+        /// Which backend.
+        backend: &'static str,
+    },
+    /// The backend failed part-way; the caches were cleared because they cannot be trusted.
+    #[error("{backend} failed with code {code}; the caches were cleared")]
+    Broken {
+        /// Which backend.
+        backend: &'static str,
+        /// Its code.
+        code: i32,
+    },
+}
+
+impl EngineError {
+    /// What is left of the caches.
+    pub fn caches(&self) -> Caches {
+        match self {
+            Self::Token { .. } | Self::Step { .. } | Self::CannotCut { .. } => Caches::Untouched,
+            Self::Full { .. } | Self::Interrupted | Self::Refused { .. } => Caches::Cut,
+            Self::Broken { .. } => Caches::Lost,
+        }
+    }
+}

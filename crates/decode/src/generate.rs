@@ -1,0 +1,198 @@
+//! One text: rounds until it ends, and what the reader gets of each.
+//!
+//! The round knows tokens; this knows text: where it ends (an end token, a stop string, a length),
+//! also in the middle of a block, and how bytes become characters. It does not choose what to draft.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use forerun_verify::{Philox, Random, Token};
+
+use crate::round::{Commit, DecodeError, Decoder, Dropped, Times, Turn};
+use crate::sequence::Sequence;
+use crate::stats::Stats;
+use crate::stop::{StopFilter, StopStrings};
+use crate::text::{Detokenizer, Tokenizer};
+
+/// Where a committed token comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Drafted and accepted.
+    Accepted,
+    /// The target's, where a drafted token was rejected.
+    Corrected,
+    /// The target's, where nothing was drafted.
+    Plain,
+}
+
+/// Why a text ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended it.
+    End,
+    /// A stop string came.
+    Stop,
+    /// It has as many tokens as were wanted.
+    Length,
+    /// The context is full.
+    Context,
+}
+
+/// A token and the text it releases, which may be none while a character or a stop string is
+/// incomplete, or more than its own where one was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// The token.
+    pub token: Token,
+    /// The text.
+    pub text: String,
+    /// Where the token comes from.
+    pub origin: Origin,
+}
+
+/// What one round added to a text.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    /// Its tokens, none while the prompt is being read.
+    pub pieces: Vec<Piece>,
+    /// Why the text ended, where it did.
+    pub finish: Option<Finish>,
+    /// Drafters that failed; the text goes on without them.
+    pub dropped: Vec<Dropped>,
+}
+
+/// A text being made.
+pub struct Generation {
+    sequence: Sequence,
+    tokenizer: Arc<dyn Tokenizer>,
+    chance: Random<Philox>,
+    detokenizer: Detokenizer,
+    stops: StopFilter,
+    stats: Stats,
+    finish: Option<Finish>,
+    last: Instant,
+}
+
+impl Generation {
+    /// A text that continues `sequence`, which has begun. The seed fixes every random choice.
+    pub fn new(
+        sequence: Sequence,
+        tokenizer: Arc<dyn Tokenizer>,
+        stops: &StopStrings,
+        seed: u64,
+    ) -> Self {
+        Self {
+            sequence,
+            tokenizer,
+            chance: Random(Philox::new(seed)),
+            detokenizer: Detokenizer::new(),
+            stops: StopFilter::new(stops),
+            stats: Stats::default(),
+            finish: None,
+            last: Instant::now(),
+        }
+    }
+
+    /// Its part in the next round. For one text alone, [`Generation::next`] is simpler.
+    pub fn turn(&mut self) -> Turn<'_> {
+        Turn { sequence: &mut self.sequence, chance: &mut self.chance }
+    }
+
+    /// Runs a round for this text alone; `None` once it has ended.
+    ///
+    /// # Errors
+    /// As [`Decoder::round`]; the text stays as it was.
+    pub fn next(&mut self, decoder: &mut Decoder) -> Result<Option<Chunk>, DecodeError> {
+        if self.finish.is_some() {
+            return Ok(None);
+        }
+        let mut round = decoder.round(&mut [self.turn()])?;
+        let commit = round.commits.pop().expect("one turn, one commit");
+        Ok(Some(self.committed(commit, round.times, decoder.target().context_len())))
+    }
+
+    /// Takes over what a round committed: ends the text where it must, and drops what was
+    /// committed after that.
+    pub fn committed(&mut self, commit: Commit, times: Times, context_len: usize) -> Chunk {
+        let mut chunk = Chunk::default();
+        let first = self.sequence.tokens().len() - commit.committed;
+        for index in 0..commit.committed {
+            let origin = match commit {
+                Commit { accepted, .. } if index < accepted => Origin::Accepted,
+                Commit { corrected: true, .. } => Origin::Corrected,
+                _ => Origin::Plain,
+            };
+            let token = self.sequence.tokens()[first + index];
+            self.finish = self.read(token, origin, &mut chunk.pieces);
+            let len = first + index + 1;
+            if self.finish.is_none()
+                && len - self.sequence.prompt_len() >= self.sequence.output_len_max()
+            {
+                self.finish = Some(Finish::Length);
+            }
+            if self.finish.is_none() && len > context_len {
+                self.finish = Some(Finish::Context);
+            }
+            if self.finish.is_some() {
+                self.sequence.trim(len);
+                break;
+            }
+        }
+        let time = std::mem::replace(&mut self.last, Instant::now()).elapsed();
+        self.stats.add(&commit, times, time);
+        self.stats.trimmed(first + commit.committed - self.sequence.tokens().len());
+        if let (Some(_), Some(last)) = (self.finish, chunk.pieces.last_mut()) {
+            last.text.push_str(&self.held_back());
+        }
+        chunk.finish = self.finish;
+        chunk.dropped = commit.dropped;
+        chunk
+    }
+
+    /// Adds a token's text; says whether the text ends with it.
+    fn read(&mut self, token: Token, origin: Origin, pieces: &mut Vec<Piece>) -> Option<Finish> {
+        let (mut bytes, mut raw, mut text) = (Vec::new(), String::new(), String::new());
+        let end = self.tokenizer.is_end(token);
+        if !end {
+            self.tokenizer.bytes(token, &mut bytes);
+        }
+        self.detokenizer.push(&bytes, &mut raw);
+        let stopped = self.stops.push(&raw, &mut text).is_some();
+        pieces.push(Piece { token, text, origin });
+        match (end, stopped) {
+            (true, _) => Some(Finish::End),
+            (_, true) => Some(Finish::Stop),
+            _ => None,
+        }
+    }
+
+    /// What was held back of a text that goes no further: a character or a stop string that did
+    /// not come to its end.
+    pub fn held_back(&mut self) -> String {
+        let (mut raw, mut text) = (String::new(), String::new());
+        self.detokenizer.finish(&mut raw);
+        self.stops.push(&raw, &mut text);
+        self.stops.finish(&mut text);
+        text
+    }
+
+    /// The tokens so far.
+    pub fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+
+    /// The sums over its rounds.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Why it ended, once it has.
+    pub fn finish(&self) -> Option<Finish> {
+        self.finish
+    }
+
+    /// Gives the sequence back, to begin the next text where its cache is of use.
+    pub fn into_sequence(self) -> Sequence {
+        self.sequence
+    }
+}

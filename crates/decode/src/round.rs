@@ -1,0 +1,359 @@
+//! The heart: draft, score, verify, commit.
+//!
+//! A round serves any number of sequences: drafters propose for all of them, the target scores all
+//! proposals in one pass, a rule turns each into a verdict, and each sequence commits what was
+//! accepted and the token after it. Nothing is rolled back: the next round compares what is
+//! committed with what is cached. Stop conditions and text are the caller's.
+
+use std::time::{Duration, Instant};
+
+use forerun_verify::{Block, Chance, Draft, Node, Refusal, RowError, Scheme, Verdict};
+
+use crate::cache::Reuse;
+use crate::draft::{Ask, DraftFailure, Drafter, Draw};
+use crate::engine::{Branch, Engine, EngineError, Output, Rows, Step};
+use crate::sequence::{Sequence, Verification};
+
+/// Most tokens of one sequence read in a pass, so that a long prompt can be interrupted.
+const CHUNK_LEN: usize = 512;
+
+/// A sequence's part in a round, and what its random choices are drawn from.
+pub struct Turn<'a> {
+    /// The sequence.
+    pub sequence: &'a mut Sequence,
+    /// Where its drafts and verdicts draw from.
+    pub chance: &'a mut dyn Chance,
+}
+
+/// What a round did for one sequence.
+#[derive(Debug, Default)]
+pub struct Commit {
+    /// Tokens read into the cache that needed reading: the prompt's, or one in a later round.
+    pub read: usize,
+    /// Tokens drafted, on all paths together.
+    pub drafted: usize,
+    /// Length of the longest drafted path.
+    pub draft_len: usize,
+    /// Drafted tokens that were accepted.
+    pub accepted: usize,
+    /// Tokens committed: none while a prompt is being read, else `accepted + 1`.
+    pub committed: usize,
+    /// Whether the last committed token stands where a drafted one was rejected.
+    pub corrected: bool,
+    /// Drafters that failed; this sequence goes on without them.
+    pub dropped: Vec<Dropped>,
+}
+
+/// A drafter that failed a sequence and is no longer in its plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dropped {
+    /// Its index.
+    pub drafter: usize,
+    /// Its name.
+    pub name: &'static str,
+    /// What happened.
+    pub failure: DraftFailure,
+}
+
+/// Where a round's time went.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Times {
+    /// Passes of draft models.
+    pub draft_pass: Duration,
+    /// The rest of drafting: shaping and drawing from rows, looking up.
+    pub draft: Duration,
+    /// The target's pass.
+    pub target: Duration,
+    /// Shaping the target's rows and judging.
+    pub verify: Duration,
+}
+
+impl Times {
+    /// Adds another round's.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.draft_pass += other.draft_pass;
+        self.draft += other.draft;
+        self.target += other.target;
+        self.verify += other.verify;
+    }
+}
+
+/// What a round did.
+#[derive(Debug)]
+pub struct Round {
+    /// For each turn, in order.
+    pub commits: Vec<Commit>,
+    /// For all of them together.
+    pub times: Times,
+}
+
+/// Why a round failed. Nothing was committed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// There is nothing to continue.
+    #[error("the prompt is empty: give at least one token")]
+    EmptyPrompt,
+    /// The sequence does not fit.
+    #[error(
+        "{len} tokens do not fit a context of {context_len}: shorten the prompt or raise --ctx-size"
+    )]
+    ContextFull {
+        /// Its tokens.
+        len: usize,
+        /// What a slot holds.
+        context_len: usize,
+    },
+    /// The target's memory cannot forget rejected tokens.
+    #[error(
+        "the target's memory is recurrent and cannot forget rejected drafts: decode without drafters"
+    )]
+    CannotDraft,
+    /// The target's pass failed.
+    #[error("target: {0}")]
+    Engine(#[from] EngineError),
+    /// The target gave a row that is no law.
+    #[error("target: {0}")]
+    Row(#[from] RowError),
+    /// The rule is not lossless for the drafts it was given.
+    #[error(transparent)]
+    Rule(#[from] Refusal),
+}
+
+/// A target, its drafters, and the memory rounds reuse.
+pub struct Decoder {
+    target: Box<dyn Engine>,
+    drafters: Vec<Box<dyn Drafter>>,
+    output: Output,
+}
+
+/// One sequence's share of the target's pass.
+struct Share {
+    reuse: Reuse,
+    /// End of the trunk after the pass.
+    end: usize,
+    draft: Draft,
+    tree: Vec<Branch>,
+    rows: Rows,
+}
+
+impl Decoder {
+    /// A target and the drafters that sequences may name in their plans by index.
+    ///
+    /// # Errors
+    /// Where there are drafters but the target cannot forget what is rejected.
+    pub fn new(
+        target: Box<dyn Engine>,
+        drafters: Vec<Box<dyn Drafter>>,
+    ) -> Result<Self, DecodeError> {
+        if !drafters.is_empty() && !target.can_cut() {
+            return Err(DecodeError::CannotDraft);
+        }
+        Ok(Self { target, drafters, output: Output::default() })
+    }
+
+    /// The target.
+    pub fn target(&self) -> &dyn Engine {
+        &*self.target
+    }
+
+    /// The drafters, in the order plans name them.
+    pub fn drafters(&mut self) -> &mut [Box<dyn Drafter>] {
+        &mut self.drafters
+    }
+
+    /// Runs one round for all turns.
+    ///
+    /// # Errors
+    /// Nothing was committed; the error says what can be done. A drafter's failure is no error:
+    /// the sequence goes on without it and [`Commit::dropped`] says why.
+    pub fn round(&mut self, turns: &mut [Turn<'_>]) -> Result<Round, DecodeError> {
+        let started = Instant::now();
+        let mut commits: Vec<Commit> = turns.iter().map(|_| Commit::default()).collect();
+        let passes = self.draft_passes();
+        let drafts = self.draft(turns, &mut commits)?;
+        let drafted = Instant::now();
+        let draft_pass = self.draft_passes() - passes;
+        let shares = self.score(turns, drafts)?;
+        let scored = Instant::now();
+        let mut verdicts = Vec::with_capacity(turns.len());
+        let mut row = 0;
+        for (turn, share) in turns.iter_mut().zip(&shares) {
+            let reading = matches!(share.rows, Rows::None);
+            verdicts.push(match reading {
+                true => None,
+                false => Some(verify(turn, &share.draft, &mut self.output, &mut row)?),
+            });
+        }
+        for (index, (turn, share)) in turns.iter_mut().zip(&shares).enumerate() {
+            commits[index].read = share.end - share.reuse.len;
+            if let Some(verdict) = verdicts[index] {
+                commit(turn.sequence, &share.draft, verdict, &mut commits[index]);
+            }
+        }
+        let times = Times {
+            draft_pass,
+            draft: (drafted - started).saturating_sub(draft_pass),
+            target: scored - drafted,
+            verify: scored.elapsed(),
+        };
+        Ok(Round { commits, times })
+    }
+
+    fn draft_passes(&self) -> Duration {
+        self.drafters.iter().map(|drafter| drafter.pass_time()).sum()
+    }
+
+    /// Lets every drafter propose for the sequences that name it.
+    fn draft(
+        &mut self,
+        turns: &mut [Turn<'_>],
+        commits: &mut [Commit],
+    ) -> Result<Vec<Draft>, DecodeError> {
+        let (vocab_len, context_len) = (self.target.vocab_len(), self.target.context_len());
+        let mut asks: Vec<Option<Ask<'_>>> = Vec::with_capacity(turns.len());
+        let mut wishes: Vec<Vec<usize>> = Vec::with_capacity(turns.len());
+        for turn in &mut *turns {
+            let sequence = &*turn.sequence;
+            let len = sequence.tokens.len();
+            if len == 0 {
+                return Err(DecodeError::EmptyPrompt);
+            }
+            if len > context_len {
+                return Err(DecodeError::ContextFull { len, context_len });
+            }
+            let len_max = draft_len_max(sequence, context_len);
+            wishes.push(sequence.plan.drafters.clone());
+            asks.push((len_max > 0).then(|| Ask {
+                slot: sequence.slot(),
+                tokens: &sequence.tokens,
+                prompt_len: sequence.prompt_len(),
+                sampling: &sequence.sampling,
+                len_max,
+                draw: match &sequence.plan.verification {
+                    Verification::Rule(_) => Draw::Chance(&mut *turn.chance),
+                    Verification::Coupled(noise) => Draw::Noise(*noise),
+                },
+                tree: Draft::start(Scheme::Slots, vocab_len),
+                failure: None,
+            }));
+        }
+        for (index, drafter) in self.drafters.iter_mut().enumerate() {
+            ask(index, &mut **drafter, &mut asks, &wishes, commits);
+        }
+        let finish = |ask: Option<Ask<'_>>| match ask {
+            Some(ask) => ask.tree.finish().expect("slots have no further condition"),
+            None => Draft::empty(vocab_len),
+        };
+        let drafts: Vec<Draft> = asks.into_iter().map(finish).collect();
+        for ((turn, commit), draft) in turns.iter_mut().zip(&*commits).zip(&drafts) {
+            let plan = &mut turn.sequence.plan;
+            let failed = |drafter| commit.dropped.iter().any(|drop| drop.drafter == drafter);
+            plan.drafters.retain(|drafter| !failed(*drafter));
+            plan.verification.admits(draft)?;
+        }
+        Ok(drafts)
+    }
+
+    /// Runs the target over what is not cached and over the drafts.
+    fn score(
+        &mut self,
+        turns: &mut [Turn<'_>],
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<Share>, DecodeError> {
+        let shares: Vec<Share> =
+            turns.iter().zip(drafts).map(|(turn, draft)| share(turn.sequence, draft)).collect();
+        let steps = turns.iter().zip(&shares).map(|(turn, share)| Step {
+            slot: turn.sequence.slot(),
+            keep: share.reuse.keep,
+            trunk: &turn.sequence.tokens[share.reuse.len..share.end],
+            tree: &share.tree,
+            rows: share.rows,
+        });
+        let result = self.target.extend(&steps.collect::<Vec<_>>(), &mut self.output);
+        for (turn, share) in turns.iter_mut().zip(&shares) {
+            let Sequence { tokens, cached, .. } = &mut *turn.sequence;
+            match &result {
+                Ok(()) => cached.extended(share.reuse.len, &tokens[..share.end], &share.tree),
+                Err(error) => cached.failed(share.reuse.len, tokens, error),
+            }
+        }
+        result?;
+        Ok(shares)
+    }
+}
+
+/// Most tokens a drafter may propose: what the plan says, never more than can be committed beside
+/// the next token, nor than the context holds. None before the first token, which is not to wait
+/// for a drafter to read the prompt; and that depends on the text alone, never on what is cached,
+/// so that a seed gives the same text either way.
+fn draft_len_max(sequence: &Sequence, context_len: usize) -> usize {
+    if sequence.plan.drafters.is_empty() || sequence.output().is_empty() {
+        return 0;
+    }
+    let room = (context_len - sequence.tokens.len()) / sequence.plan.drafters.len();
+    sequence.plan.draft_len.min(sequence.wanted().saturating_sub(1)).min(room)
+}
+
+/// Lets one drafter propose for the sequences that name it.
+fn ask<'a>(
+    index: usize,
+    drafter: &mut dyn Drafter,
+    asks: &mut [Option<Ask<'a>>],
+    wishes: &[Vec<usize>],
+    commits: &mut [Commit],
+) {
+    let wanting = |at: &usize| asks[*at].is_some() && wishes[*at].contains(&index);
+    let places: Vec<usize> = (0..asks.len()).filter(wanting).collect();
+    if places.is_empty() {
+        return;
+    }
+    let mut batch: Vec<Ask<'a>> = places.iter().filter_map(|at| asks[*at].take()).collect();
+    let failed = drafter.draft(&mut batch).err();
+    for (at, mut ask) in places.into_iter().zip(batch) {
+        // What was drawn before a failure stays: dropping it for what it is would be lossy.
+        if let Some(failure) = ask.failure.take().or_else(|| failed.clone()) {
+            let name = drafter.name();
+            commits[at].dropped.push(Dropped { drafter: index, name, failure });
+        }
+        asks[at] = Some(ask);
+    }
+}
+
+fn share(sequence: &Sequence, draft: Draft) -> Share {
+    let len = sequence.tokens.len();
+    let reuse = sequence.cached.reuse(&sequence.tokens);
+    let end = len.min(reuse.len + CHUNK_LEN);
+    let rows = if end == len { Rows::All } else { Rows::None };
+    let branch = |(_, token, parent): (Node, _, Node)| Branch { parent: parent.index(), token };
+    let tree = draft.nodes().map(branch).collect();
+    Share { reuse, end, draft, tree, rows }
+}
+
+/// Shapes the target's rows as plain decoding would at each position, and judges.
+fn verify(
+    turn: &mut Turn<'_>,
+    draft: &Draft,
+    output: &mut Output,
+    row: &mut usize,
+) -> Result<Verdict, DecodeError> {
+    let Sequence { tokens, sampling, plan, .. } = &*turn.sequence;
+    let mut target = Vec::with_capacity(draft.len() + 1);
+    for node in std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, _, _)| node)) {
+        let path = if sampling.needs_path() { draft.path_to(node) } else { Vec::new() };
+        target.push(sampling.row(output.row_mut(*row), tokens, &path)?);
+        *row += 1;
+    }
+    let block = Block::new(draft, &target).expect("a row for each node, of one vocabulary");
+    Ok(plan.verification.judge(tokens.len(), &block, turn.chance)?)
+}
+
+fn commit(sequence: &mut Sequence, draft: &Draft, verdict: Verdict, commit: &mut Commit) {
+    sequence.tokens.extend(draft.path_to(verdict.node));
+    sequence.tokens.push(verdict.next);
+    commit.drafted = draft.len();
+    commit.draft_len = draft.nodes().map(|(node, _, _)| draft.depth(node)).max().unwrap_or(0);
+    commit.accepted = verdict.accepted;
+    commit.committed = verdict.accepted + 1;
+    commit.corrected = draft.nodes().any(|(_, _, parent)| parent == verdict.node);
+}

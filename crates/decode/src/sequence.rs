@@ -1,0 +1,141 @@
+//! One request's tokens, and how it wants them made.
+
+use std::sync::Arc;
+
+use forerun_verify::{
+    Block, BlockRule, Chance, CoupledRule, Draft, Noise, Refusal, Rule, Token, Verdict,
+};
+
+use crate::cache::Cached;
+use crate::engine::Slot;
+use crate::sampling::Sampling;
+
+/// How a draft is judged.
+#[derive(Debug, Clone)]
+pub enum Verification {
+    /// By a rule that spends chance.
+    Rule(Arc<dyn Rule>),
+    /// By noise from seed and position alone, so that the text does not depend on the drafts.
+    Coupled(Noise),
+}
+
+impl Verification {
+    /// A rule.
+    pub fn rule(rule: impl Rule + 'static) -> Self {
+        Self::Rule(Arc::new(rule))
+    }
+
+    /// The rule's name, as flags and reports say it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Rule(rule) => rule.name(),
+            Self::Coupled(noise) => CoupledRule { noise: *noise, position: 0 }.name(),
+        }
+    }
+
+    /// Whether such a draft can be judged without loss; asked before a pass is spent on it.
+    pub(crate) fn admits(&self, draft: &Draft) -> Result<(), Refusal> {
+        match self {
+            Self::Rule(rule) => rule.admits(draft),
+            Self::Coupled(noise) => CoupledRule { noise: *noise, position: 0 }.admits(draft),
+        }
+    }
+
+    /// The verdict on a block whose first token stands at `position`.
+    pub(crate) fn judge(
+        &self,
+        position: usize,
+        block: &Block<'_>,
+        chance: &mut dyn Chance,
+    ) -> Result<Verdict, Refusal> {
+        match self {
+            Self::Rule(rule) => rule.verify(block, chance),
+            Self::Coupled(noise) => {
+                CoupledRule { noise: *noise, position: position as u64 }.verify(block, chance)
+            }
+        }
+    }
+}
+
+/// What a sequence drafts, and how it is judged. May change between rounds, by what is known then.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Which of the decoder's drafters propose; none for plain decoding.
+    pub drafters: Vec<usize>,
+    /// Most tokens a drafter proposes in a round.
+    pub draft_len: usize,
+    /// How drafts are judged.
+    pub verification: Verification,
+}
+
+impl Plan {
+    /// Plain decoding: the target alone.
+    pub fn plain() -> Self {
+        Self { drafters: Vec::new(), draft_len: 0, verification: Verification::rule(BlockRule) }
+    }
+}
+
+/// The committed tokens of one request, prompt included, and what is cached of them.
+#[derive(Debug)]
+pub struct Sequence {
+    slot: Slot,
+    pub(crate) tokens: Vec<Token>,
+    prompt_len: usize,
+    len_max: usize,
+    pub(crate) cached: Cached,
+    /// How its tokens are drawn.
+    pub sampling: Sampling,
+    /// What it drafts.
+    pub plan: Plan,
+}
+
+impl Sequence {
+    /// A sequence in a slot that holds nothing.
+    pub fn new(slot: Slot, sampling: Sampling, plan: Plan) -> Self {
+        let cached = Cached::default();
+        Self { slot, tokens: Vec::new(), prompt_len: 0, len_max: 0, cached, sampling, plan }
+    }
+
+    /// Begins a text: the prompt, and how many tokens may follow it. What the slot still holds of
+    /// an earlier text is reused as far as the two agree.
+    pub fn begin(&mut self, prompt: Vec<Token>, output_len_max: usize) {
+        self.prompt_len = prompt.len();
+        self.len_max = prompt.len().saturating_add(output_len_max);
+        self.tokens = prompt;
+    }
+
+    /// The slot whose cache it uses.
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// The committed tokens, prompt included.
+    pub fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// How many of the tokens are the prompt.
+    pub fn prompt_len(&self) -> usize {
+        self.prompt_len
+    }
+
+    /// The tokens after the prompt.
+    pub fn output(&self) -> &[Token] {
+        &self.tokens[self.prompt_len..]
+    }
+
+    /// Most tokens after the prompt.
+    pub fn output_len_max(&self) -> usize {
+        self.len_max - self.prompt_len
+    }
+
+    /// How many more tokens are wanted.
+    pub fn wanted(&self) -> usize {
+        self.len_max.saturating_sub(self.tokens.len())
+    }
+
+    /// Takes back committed tokens, where a text ends inside a block.
+    pub fn trim(&mut self, len: usize) {
+        self.tokens.truncate(len.max(self.prompt_len));
+    }
+}

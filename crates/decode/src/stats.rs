@@ -1,0 +1,131 @@
+//! What rounds did, added up: the only source for statistics, metrics and reports.
+
+use std::time::Duration;
+
+use crate::round::{Commit, Times};
+
+/// How often a position of drafts was drafted and accepted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Rounds whose longest path reached it.
+    pub drafted: u64,
+    /// Rounds that accepted it.
+    pub accepted: u64,
+}
+
+/// The sums over a text's rounds.
+///
+/// Rounds up to the one that commits the first token count apart: tokens a second is the rate at
+/// which text appears once it does.
+///
+/// ```
+/// use forerun_decode::{Commit, Stats, Times};
+/// use std::time::Duration;
+/// let mut stats = Stats::default();
+/// stats.add(&Commit { read: 9, committed: 1, ..Commit::default() }, Times::default(), Duration::from_secs(1));
+/// let commit = Commit { read: 1, drafted: 4, draft_len: 4, accepted: 2, committed: 3, ..Commit::default() };
+/// stats.add(&commit, Times::default(), Duration::from_millis(30));
+/// assert_eq!(stats.tokens_per_round(), 3.0);
+/// assert_eq!(stats.acceptance(), 0.5);
+/// assert_eq!(stats.tokens_per_second(), 100.0);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Stats {
+    /// Prompt tokens that had to be read; cached ones are not.
+    pub prompt_read: u64,
+    /// Time to the first token.
+    pub prompt_time: Duration,
+    /// Tokens committed, the first one included.
+    pub output_len: u64,
+    /// Rounds after the prompt.
+    pub rounds: u64,
+    /// Tokens they committed.
+    pub committed: u64,
+    /// Tokens they drafted.
+    pub drafted: u64,
+    /// Drafted tokens they accepted.
+    pub accepted: u64,
+    /// By position in the draft.
+    pub positions: Vec<Position>,
+    /// Time of these rounds, all told.
+    pub time: Duration,
+    /// Where it went; what is missing was spent between the rounds' parts and on text.
+    pub times: Times,
+}
+
+impl Stats {
+    /// Adds a round. `time` is all the time since the last one, what the caller did with the text
+    /// included.
+    pub fn add(&mut self, commit: &Commit, times: Times, time: Duration) {
+        let first = self.output_len == 0;
+        self.output_len += commit.committed as u64;
+        if first {
+            self.prompt_read += commit.read as u64;
+            self.prompt_time += time;
+            return;
+        }
+        self.rounds += 1;
+        self.committed += commit.committed as u64;
+        self.drafted += commit.drafted as u64;
+        self.accepted += commit.accepted as u64;
+        if self.positions.len() < commit.draft_len {
+            self.positions.resize(commit.draft_len, Position::default());
+        }
+        for (index, position) in self.positions.iter_mut().enumerate().take(commit.draft_len) {
+            position.drafted += 1;
+            position.accepted += u64::from(index < commit.accepted);
+        }
+        self.time += time;
+        self.times.add(times);
+    }
+
+    /// Adds another text's sums.
+    pub fn merge(&mut self, other: &Self) {
+        self.prompt_read += other.prompt_read;
+        self.prompt_time += other.prompt_time;
+        self.output_len += other.output_len;
+        self.rounds += other.rounds;
+        self.committed += other.committed;
+        self.drafted += other.drafted;
+        self.accepted += other.accepted;
+        let len = self.positions.len().max(other.positions.len());
+        self.positions.resize(len, Position::default());
+        for (own, other) in self.positions.iter_mut().zip(&other.positions) {
+            own.drafted += other.drafted;
+            own.accepted += other.accepted;
+        }
+        self.time += other.time;
+        self.times.add(other.times);
+    }
+
+    /// Takes back tokens that were committed after a text's end.
+    pub fn trimmed(&mut self, count: usize) {
+        self.output_len = self.output_len.saturating_sub(count as u64);
+        self.committed = self.committed.saturating_sub(count as u64);
+    }
+
+    /// Committed tokens per round: one for plain decoding.
+    pub fn tokens_per_round(&self) -> f64 {
+        ratio(self.committed as f64, self.rounds as f64)
+    }
+
+    /// Accepted tokens per drafted token.
+    pub fn acceptance(&self) -> f64 {
+        ratio(self.accepted as f64, self.drafted as f64)
+    }
+
+    /// Tokens a second once text appears.
+    pub fn tokens_per_second(&self) -> f64 {
+        ratio(self.committed as f64, self.time.as_secs_f64())
+    }
+
+    /// Share of the time in neither the target's pass nor a draft model's.
+    pub fn overhead(&self) -> f64 {
+        let passes = self.times.target + self.times.draft_pass;
+        ratio(self.time.saturating_sub(passes).as_secs_f64(), self.time.as_secs_f64())
+    }
+}
+
+fn ratio(above: f64, below: f64) -> f64 {
+    if below > 0.0 { above / below } else { 0.0 }
+}

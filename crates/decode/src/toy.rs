@@ -1,0 +1,220 @@
+//! Feature `toy`: an engine whose rows come from a formula, so that the whole loop runs without a
+//! model and its law can be written down.
+//!
+//! A row depends on the last few *cached* tokens. A decoder that keeps what should be cut, or cuts
+//! what should be kept, gets the row of another text and is found out by its output's law.
+
+use forerun_verify::Token;
+
+use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Step};
+
+/// Logits as a function of the last tokens.
+///
+/// ```
+/// use forerun_decode::{ToyModel, Token};
+/// let model = ToyModel { vocab_len: 3, order: 2, seed: 1, spread: 2.0 };
+/// assert_eq!(model.logits(&[Token(0), Token(1), Token(2)]), model.logits(&[Token(1), Token(2)]));
+/// assert_ne!(model.logits(&[Token(1)]), model.logits(&[Token(2)]));
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToyModel {
+    /// How many tokens the vocabulary has.
+    pub vocab_len: usize,
+    /// How many tokens back a row looks.
+    pub order: usize,
+    /// Chooses the table.
+    pub seed: u64,
+    /// Logits lie within this of zero.
+    pub spread: f32,
+}
+
+impl ToyModel {
+    /// The row after `context`.
+    pub fn logits(&self, context: &[Token]) -> Vec<f32> {
+        let seen = &context[context.len().saturating_sub(self.order)..];
+        let state =
+            seen.iter().fold(mix(self.seed), |state, token| mix(state ^ u64::from(token.0)));
+        let unit = |bits: u64| (bits >> 40) as f32 / (1u64 << 24) as f32;
+        (0..self.vocab_len as u64)
+            .map(|id| self.spread * (2.0 * unit(mix(state ^ (id << 32))) - 1.0))
+            .collect()
+    }
+}
+
+/// The finaliser of SplitMix64: a hash good enough for a table.
+fn mix(state: u64) -> u64 {
+    let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ (state >> 31)
+}
+
+/// An engine over a [`ToyModel`]. Strict: a step that contradicts the cache is refused.
+///
+/// ```
+/// use forerun_decode::*;
+/// let model = ToyModel { vocab_len: 3, order: 2, seed: 1, spread: 2.0 };
+/// let mut engine = ToyEngine::new(model.clone(), 16);
+/// let mut output = Output::default();
+/// let trunk = [Token(0), Token(1)];
+/// let step = Step { slot: Slot(0), keep: Keep::All, trunk: &trunk, tree: &[], rows: Rows::Trunk };
+/// engine.extend(&[step], &mut output)?;
+/// assert_eq!(output.row(0), model.logits(&trunk));
+/// # Ok::<(), EngineError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ToyEngine {
+    model: ToyModel,
+    context_len: usize,
+    paths_max: usize,
+    slots: Vec<ToySlot>,
+    /// Passes left before the failure, and the failure.
+    fault: Option<(usize, EngineError)>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct ToySlot {
+    trunk: Vec<Token>,
+    tree: Vec<Branch>,
+}
+
+impl ToyEngine {
+    /// An engine with one slot.
+    pub fn new(model: ToyModel, context_len: usize) -> Self {
+        Self { model, context_len, paths_max: 8, slots: vec![ToySlot::default()], fault: None }
+    }
+
+    /// An engine with this many slots.
+    #[must_use]
+    pub fn slots(mut self, count: usize) -> Self {
+        self.slots = vec![ToySlot::default(); count];
+        self
+    }
+
+    /// Fails once, after this many passes.
+    #[must_use]
+    pub fn failing(mut self, passes: usize, error: EngineError) -> Self {
+        self.fault = Some((passes, error));
+        self
+    }
+
+    fn check(&self, steps: &[Step<'_>]) -> Result<(), EngineError> {
+        for (index, step) in steps.iter().enumerate() {
+            let slot = step.slot;
+            let fail = |reason: String| Err(EngineError::Step { slot, reason });
+            let Some(cache) = self.slots.get(slot.0 as usize) else {
+                return fail(format!("there are {} slots", self.slots.len()));
+            };
+            if steps[..index].iter().any(|other| other.slot == slot) {
+                return fail("two steps in one pass".into());
+            }
+            let (base, room) = match step.keep {
+                Keep::All => (cache.tree.len(), cache.trunk.len() + cache.tree.len()),
+                Keep::To(node) if node <= cache.tree.len() => (0, cache.path(node).len()),
+                Keep::Trunk(len) if len <= cache.trunk.len() => (0, len),
+                keep => return fail(format!("{keep:?} of {cache:?}")),
+            };
+            if base > 0 && !step.trunk.is_empty() {
+                return fail("a trunk under a tree that is kept".into());
+            }
+            if step.tree.iter().enumerate().any(|(at, branch)| branch.parent > base + at) {
+                return fail("a child before its parent".into());
+            }
+            let branches = step.tree.iter().map(|branch| branch.token);
+            let vocab_len = self.model.vocab_len;
+            if let Some(token) =
+                step.trunk.iter().copied().chain(branches).find(|token| token.index() >= vocab_len)
+            {
+                return Err(EngineError::Token { token, vocab_len });
+            }
+            let tokens = step.trunk.len() + step.tree.len();
+            if room + tokens > self.context_len {
+                return Err(EngineError::Full { tokens });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ToySlot {
+    /// The trunk and the path to a node.
+    fn path(&self, node: usize) -> Vec<Token> {
+        let mut above = Vec::new();
+        let mut at = node;
+        while at > 0 {
+            above.push(self.tree[at - 1].token);
+            at = self.tree[at - 1].parent;
+        }
+        self.trunk.iter().copied().chain(above.into_iter().rev()).collect()
+    }
+
+    fn cut(&mut self, keep: Keep) {
+        match keep {
+            Keep::All => {}
+            Keep::To(node) => *self = Self { trunk: self.path(node), tree: Vec::new() },
+            Keep::Trunk(len) => {
+                self.trunk.truncate(len);
+                self.tree.clear();
+            }
+        }
+    }
+}
+
+impl Engine for ToyEngine {
+    fn vocab_len(&self) -> usize {
+        self.model.vocab_len
+    }
+
+    fn context_len(&self) -> usize {
+        self.context_len
+    }
+
+    fn slot_count(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn paths_max(&self) -> usize {
+        self.paths_max
+    }
+
+    fn can_cut(&self) -> bool {
+        true
+    }
+
+    fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
+        let checked = self.check(steps);
+        let fault = match &mut self.fault {
+            Some((0, _)) => self.fault.take().map(|(_, error)| error),
+            Some((passes, _)) => {
+                *passes -= 1;
+                None
+            }
+            None => None,
+        };
+        if let Some(error) = checked.err().or(fault) {
+            match error.caches() {
+                crate::Caches::Untouched => {}
+                crate::Caches::Cut => {
+                    steps.iter().for_each(|step| self.slots[step.slot.0 as usize].cut(step.keep))
+                }
+                crate::Caches::Lost => self.slots.fill(ToySlot::default()),
+            }
+            return Err(error);
+        }
+        output.clear(self.model.vocab_len);
+        for step in steps {
+            let cache = &mut self.slots[step.slot.0 as usize];
+            cache.cut(step.keep);
+            cache.trunk.extend_from_slice(step.trunk);
+            let base = cache.tree.len();
+            cache.tree.extend_from_slice(step.tree);
+            let first = if matches!(step.rows, Rows::Trunk | Rows::All) { Some(0) } else { None };
+            let above = base + 1..cache.tree.len() + 1;
+            let above = if matches!(step.rows, Rows::Tree | Rows::All) { above } else { 0..0 };
+            for node in first.into_iter().chain(above) {
+                output.push(&self.model.logits(&cache.path(node)));
+            }
+        }
+        Ok(())
+    }
+}

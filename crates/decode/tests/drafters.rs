@@ -1,0 +1,199 @@
+//! The drafters without a model, each against a search that knows no index: whatever a slot held
+//! before, they draft what the definition says, and their time does not grow with the sequence.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic")]
+
+#[path = "drafters/ngram.rs"]
+mod ngram;
+#[path = "drafters/predicted.rs"]
+mod predicted;
+#[path = "drafters/suffix.rs"]
+mod suffix;
+
+use std::time::{Duration, Instant};
+
+use forerun_decode::{Ask, Drafter, Draw, Sampling, Slot, Token};
+use forerun_verify::{Chance, Draft, DraftBuilder, Node, Scheme, Weights};
+use proptest::prelude::*;
+
+/// What happens to the sequence in a slot between two rounds.
+#[derive(Debug, Clone)]
+enum Event {
+    Grow(Vec<Token>),
+    Cut(usize),
+    Replace(Vec<Token>),
+    /// As it is, it ends.
+    End,
+}
+
+/// Tokens of a small vocabulary, so that they repeat.
+fn tokens(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Token>> {
+    (1u32..4).prop_flat_map(move |vocab_len| {
+        prop::collection::vec((0..vocab_len).prop_map(Token), len.clone())
+    })
+}
+
+/// Events in one of two slots, one after the other.
+fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
+    let event = prop_oneof![
+        4 => tokens(0..6).prop_map(Event::Grow),
+        1 => (0usize..12).prop_map(Event::Cut),
+        1 => tokens(0..24).prop_map(Event::Replace),
+        1 => Just(Event::End),
+    ];
+    prop::collection::vec((0usize..2, event), 1..24)
+}
+
+impl Event {
+    fn happen(&self, sequence: &mut Vec<Token>) {
+        match self {
+            Self::Grow(tokens) => sequence.extend(tokens),
+            Self::Cut(len) => sequence.truncate(*len),
+            Self::Replace(tokens) => sequence.clone_from(tokens),
+            Self::End => {}
+        }
+    }
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn slot(index: usize) -> Slot {
+    Slot(u32::try_from(index).unwrap())
+}
+
+/// Drafters of fixed tokens never draw.
+struct NoChance;
+
+impl Chance for NoChance {
+    fn coin(&mut self, _: f64) -> bool {
+        panic!("nothing is drawn")
+    }
+
+    fn pick(&mut self, _: &dyn Weights) -> usize {
+        panic!("nothing is drawn")
+    }
+}
+
+/// What a drafter adds to a tree, as the tokens of its last node, and whether it failed.
+fn drafted(
+    drafter: &mut dyn Drafter,
+    tokens: &[Token],
+    prompt_len: usize,
+    tree: DraftBuilder,
+) -> (Vec<Token>, Option<String>) {
+    let mut chance = NoChance;
+    let mut asks = [Ask {
+        slot: Slot(0),
+        tokens,
+        prompt_len,
+        sampling: &Sampling::default(),
+        len_max: 4,
+        draw: Draw::Chance(&mut chance),
+        tree,
+        failure: None,
+    }];
+    drafter.draft(&mut asks).unwrap();
+    let [ask] = asks;
+    let draft = ask.tree.finish().unwrap();
+    let last = draft.nodes().last().map_or(Node::ROOT, |(node, ..)| node);
+    (draft.path_to(last), ask.failure.map(|failure| failure.to_string()))
+}
+
+/// Texts of `len` tokens that are hard for an index: all different, all the same, of short and of
+/// long periods, of few tokens in disorder, and of sentences that come again.
+fn hard_texts(len: u32) -> Vec<(&'static str, Vec<Token>)> {
+    let scramble = |n: u32| n.wrapping_mul(2_654_435_761) >> 16;
+    let text = |id: &dyn Fn(u32) -> u32| (0..len).map(|at| Token(id(at))).collect();
+    vec![
+        ("different", text(&|at| at)),
+        ("the same", text(&|_| 7)),
+        ("short period", text(&|at| at % 3)),
+        ("long period", text(&|at| scramble(at % 5_000))),
+        ("disorder", text(&|at| scramble(at ^ scramble(at)) % 2)),
+        ("sentences", text(&|at| scramble(scramble(at / 16) % 500 * 16 + at % 16) % 30_000)),
+    ]
+}
+
+/// Feeds texts one token each round. A drafter that reads a text again in each round needs minutes.
+fn takes_no_longer_with_time(mut guess: impl FnMut(Slot, &[Token]) -> Vec<Token>) {
+    let len = 200_000;
+    for (index, (name, text)) in hard_texts(len).into_iter().enumerate() {
+        let started = Instant::now();
+        let mut drafted = 0;
+        for end in 1..=text.len() {
+            drafted += guess(slot(index), &text[..end]).len();
+            // Another sequence in another slot is none of its business.
+            guess(slot(99), &text[..1]);
+            if end % 1_000 == 0 {
+                let spent = started.elapsed();
+                assert!(spent < Duration::from_secs(8), "{name}: {end} rounds in {spent:?}");
+            }
+        }
+        eprintln!("{name}: {len} rounds and {drafted} drafted tokens in {:?}", started.elapsed());
+    }
+}
+
+#[test]
+fn a_path_is_added_beside_what_others_drafted() {
+    let tokens = [1, 2, 3, 1, 2].map(Token);
+    for drafter in every_drafter() {
+        let mut drafter = drafter;
+        let wanted = drafted(&mut *drafter, &tokens, 5, Draft::start(Scheme::Slots, 9));
+        assert_eq!(wanted, ([3, 1].map(Token).to_vec(), None), "{}", drafter.name());
+        let mut tree = Draft::start(Scheme::Slots, 9);
+        let other = tree.fixed(Node::ROOT, Token(8)).unwrap();
+        tree.fixed(other, Token(8)).unwrap();
+        assert_eq!(drafted(&mut *drafter, &tokens, 5, tree), wanted, "{}", drafter.name());
+    }
+}
+
+#[test]
+fn tokens_the_target_does_not_know_are_a_failure_of_that_sequence() {
+    let tokens = [1, 2, 3, 1, 2].map(Token);
+    for mut drafter in every_drafter() {
+        let (path, failure) = drafted(&mut *drafter, &tokens, 5, Draft::start(Scheme::Slots, 3));
+        assert_eq!(path, [], "{}", drafter.name());
+        assert_eq!(failure.as_deref(), Some("token 3 is outside a vocabulary of 3"));
+    }
+}
+
+#[test]
+fn a_tree_that_has_no_fixed_tokens_is_a_failure_of_that_sequence() {
+    let tokens = [1, 2, 3, 1, 2].map(Token);
+    for mut drafter in every_drafter() {
+        let (path, failure) = drafted(&mut *drafter, &tokens, 5, Draft::start(Scheme::Paths, 9));
+        assert_eq!((path, failure.is_some()), (vec![], true), "{}", drafter.name());
+    }
+}
+
+#[test]
+fn names_are_those_of_the_flags() {
+    let names: Vec<_> = every_drafter().iter().map(|drafter| drafter.name()).collect();
+    assert_eq!(names, ["ngram", "suffix", "predicted"]);
+}
+
+/// Each of them drafts 3, 1 after 1, 2, 3, 1, 2.
+fn every_drafter() -> Vec<Box<dyn Drafter>> {
+    let mut predicted = forerun_decode::PredictedDrafter::default();
+    predicted.predict(Slot(0), &[3, 1].map(Token));
+    // Of four tokens asked for, the n-gram's go on through its own; two are left by the prediction
+    // and by the length of the suffix.
+    let ngram = TwoOnly(forerun_decode::NgramDrafter::default());
+    vec![Box::new(ngram), Box::<forerun_decode::SuffixDrafter>::default(), Box::new(predicted)]
+}
+
+/// Asks a drafter for two tokens at most.
+struct TwoOnly(forerun_decode::NgramDrafter);
+
+impl Drafter for TwoOnly {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), forerun_decode::DraftFailure> {
+        asks.iter_mut().for_each(|ask| ask.len_max = 2);
+        self.0.draft(asks)
+    }
+}

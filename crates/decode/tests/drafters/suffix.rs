@@ -1,0 +1,192 @@
+use std::collections::BTreeMap;
+
+use forerun_decode::{Drafter, MatchLen, Slot, SuffixConfig, SuffixDrafter, Token};
+use proptest::prelude::*;
+
+use super::{Event, config, events, slot, takes_no_longer_with_time};
+
+/// Ended sequences, as they are remembered.
+#[derive(Default)]
+struct Halves {
+    older: Vec<Vec<Token>>,
+    younger: Vec<Vec<Token>>,
+}
+
+impl Halves {
+    fn ended(&mut self, tokens: &[Token], tokens_max: usize) {
+        let half = tokens_max / 2;
+        let tokens = tokens[tokens.len().saturating_sub(half)..].to_vec();
+        if self.younger.iter().map(Vec::len).sum::<usize>() + tokens.len() > half {
+            self.older = std::mem::take(&mut self.younger);
+        }
+        self.younger.push(tokens);
+    }
+}
+
+/// What most often followed the longest suffix that was followed by anything, found by looking
+/// everywhere, token after token.
+fn searched(
+    sequences: &[&Vec<Token>],
+    tokens: &[Token],
+    config: &SuffixConfig,
+    len_max: usize,
+) -> Vec<Token> {
+    let (mut text, mut chance, mut len_max) = (tokens.to_vec(), 1.0, len_max);
+    while text.len() < tokens.len() + len_max {
+        let lens = config.match_len.min()..=config.match_len.max().min(text.len());
+        let followers = lens.rev().map(|len| {
+            let suffix = &text[text.len() - len..];
+            let mut counts = BTreeMap::new();
+            for window in sequences.iter().flat_map(|sequence| sequence.windows(len + 1)) {
+                if &window[..len] == suffix {
+                    *counts.entry(window[len]).or_insert(0u32) += 1;
+                }
+            }
+            (len, counts)
+        });
+        let Some((len, counts)) = followers.into_iter().find(|(_, counts)| !counts.is_empty())
+        else {
+            break;
+        };
+        // The first of the greatest: the lowest id.
+        let (token, count) = counts.iter().rev().max_by_key(|(_, count)| **count).unwrap();
+        chance *= f64::from(*count) / f64::from(counts.values().sum::<u32>());
+        if chance < config.chance_min {
+            break;
+        }
+        if text.len() == tokens.len() {
+            len_max = len_max.min(len * config.len_per_match);
+        }
+        text.push(*token);
+    }
+    text.split_off(tokens.len())
+}
+
+fn configs() -> impl Strategy<Value = SuffixConfig> {
+    let match_len = (1usize..4).prop_flat_map(|min| (Just(min), min..7));
+    let chance_min = prop_oneof![Just(0.0), Just(0.1), Just(0.5), Just(1.0)];
+    let tokens_max = prop_oneof![Just(0), 1usize..80, Just(1 << 20)];
+    (match_len, chance_min, 1usize..4, tokens_max).prop_map(
+        |((min, max), chance_min, len_per_match, tokens_max)| SuffixConfig {
+            match_len: MatchLen::new(min..=max).unwrap(),
+            chance_min,
+            len_per_match,
+            tokens_max,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(config(2_000))]
+
+    #[test]
+    fn drafts_are_those_of_a_search(
+        events in events(),
+        config in configs(),
+        len_max in 1usize..12,
+    ) {
+        let mut drafter = SuffixDrafter::new(config);
+        let mut halves = Halves::default();
+        let mut sequences = [Vec::new(), Vec::new()];
+        for (index, event) in events {
+            event.happen(&mut sequences[index]);
+            let sequence = &sequences[index];
+            if matches!(event, Event::End) {
+                drafter.ended(sequence);
+                halves.ended(sequence, config.tokens_max);
+            }
+            let all: Vec<_> = halves.older.iter().chain(&halves.younger).chain([sequence]).collect();
+            let wanted = searched(&all, sequence, &config, len_max);
+            prop_assert_eq!(drafter.guess(slot(index), sequence, len_max), wanted);
+        }
+    }
+}
+
+#[test]
+fn what_followed_most_often_is_drafted() {
+    let mut drafter = SuffixDrafter::default();
+    drafter.ended(&[1, 2, 6, 7].map(Token));
+    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 8), [6, 7].map(Token));
+    drafter.ended(&[1, 2, 5, 7].map(Token));
+    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 8), [5, 7].map(Token), "lowest id");
+    drafter.ended(&[1, 2, 6, 8].map(Token));
+    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 8), [6, 7].map(Token));
+}
+
+#[test]
+fn counts_of_the_sequence_and_of_those_that_ended_are_one() {
+    let mut drafter = SuffixDrafter::default();
+    drafter.ended(&[1, 2, 5].map(Token));
+    drafter.ended(&[1, 2, 6].map(Token));
+    let tokens = [1, 2, 6, 1, 2].map(Token);
+    assert_eq!(drafter.guess(Slot(0), &tokens, 1), [Token(6)]);
+}
+
+#[test]
+fn an_unlikely_path_ends() {
+    let config = SuffixConfig { chance_min: 0.4, ..SuffixConfig::default() };
+    let mut drafter = SuffixDrafter::new(config);
+    for last in [4, 5] {
+        drafter.ended(&[1, 2, 3, last].map(Token));
+        drafter.ended(&[1, 2, 6, last].map(Token));
+    }
+    // One half for the third token, one quarter with the fourth.
+    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 8), [Token(3)]);
+}
+
+#[test]
+fn a_short_match_makes_a_short_draft() {
+    let mut drafter = SuffixDrafter::default();
+    drafter.ended(&[1, 2, 3, 4, 5, 6, 7, 8].map(Token));
+    assert_eq!(drafter.guess(Slot(0), &[Token(2)], 8), [], "shorter than it must be");
+    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 8), [3, 4].map(Token));
+    assert_eq!(drafter.guess(Slot(0), &[1, 2, 3].map(Token), 8), [4, 5, 6].map(Token));
+}
+
+#[test]
+fn the_oldest_are_forgotten() {
+    let config = SuffixConfig { tokens_max: 8, ..SuffixConfig::default() };
+    let mut drafter = SuffixDrafter::new(config);
+    let mut remembered = |tokens: &[u32]| {
+        let tokens: Vec<_> = tokens.iter().map(|id| Token(*id)).collect();
+        drafter.ended(&tokens);
+        [[1, 2], [3, 4], [5, 6]]
+            .map(|start| !drafter.guess(Slot(0), &start.map(Token), 1).is_empty())
+    };
+    assert_eq!(remembered(&[1, 2, 9]), [true, false, false]);
+    assert_eq!(remembered(&[3, 4, 9]), [true, true, false]);
+    assert_eq!(remembered(&[5, 6, 9]), [false, true, true]);
+    assert_eq!(
+        remembered(&[1, 2, 0, 0, 0, 0]),
+        [false, false, true],
+        "its beginning is too long ago"
+    );
+}
+
+#[test]
+fn empty_sequences_do_no_harm() {
+    let mut drafter = SuffixDrafter::default();
+    drafter.ended(&[]);
+    assert_eq!(drafter.guess(Slot(0), &[], 8), []);
+    drafter.ended(&[Token(1)]);
+    assert_eq!(drafter.guess(Slot(0), &[Token(1)], 8), []);
+}
+
+#[test]
+fn a_round_takes_no_longer_with_time() {
+    let mut drafter = SuffixDrafter::default();
+    takes_no_longer_with_time(|slot, tokens| drafter.guess(slot, tokens, 8));
+}
+
+#[test]
+fn ended_sequences_take_no_longer_with_time() {
+    let config = SuffixConfig { tokens_max: 100_000, ..SuffixConfig::default() };
+    let mut drafter = SuffixDrafter::new(config);
+    takes_no_longer_with_time(|slot, tokens| {
+        let end = tokens.len();
+        if end % 1_000 == 0 {
+            drafter.ended(&tokens[end - 1_000..]);
+        }
+        drafter.guess(slot, tokens, 8)
+    });
+}

@@ -1,0 +1,257 @@
+//! The law of the whole loop, by enumeration: drafting, scoring over a cache, verifying,
+//! committing, over several rounds. Every random choice of every round is replayed with its
+//! probability, so the law of the output is exact, and so is the comparison with the target's own.
+#![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
+
+use std::collections::HashMap;
+
+use forerun_decode::*;
+use forerun_verify::check::outcomes;
+use forerun_verify::{
+    Block, BlockRule, Chance, Draft, Node, Noise, NssRule, PooledRule, Refusal, Rule, TokenRule,
+    Verdict,
+};
+
+/// Tokens of output whose law is compared. The first is never drafted; the others are, in drafts
+/// that begin and end anywhere among them.
+const HORIZON: usize = 4;
+const VOCAB: usize = 3;
+
+type Law = HashMap<Vec<Token>, f64>;
+
+fn toy(seed: u64) -> ToyModel {
+    ToyModel { vocab_len: VOCAB, order: 3, seed, spread: 1.5 }
+}
+
+fn prompt() -> Vec<Token> {
+    [0, 1, 0, 2, 0, 1].map(Token).to_vec()
+}
+
+/// A setting to prove: who drafts, how rows are shaped, how drafts are judged.
+struct Case {
+    drafters: fn() -> Vec<Box<dyn Drafter>>,
+    sampling: Sampling,
+    verification: Verification,
+    target: fn(ToyModel) -> Box<dyn Engine>,
+}
+
+impl Case {
+    fn new(drafters: fn() -> Vec<Box<dyn Drafter>>, rule: impl Rule + 'static) -> Self {
+        Self {
+            drafters,
+            sampling: Sampling::unshaped(),
+            verification: Verification::rule(rule),
+            target: |model| Box::new(ToyEngine::new(model, 64)),
+        }
+    }
+
+    fn shaped(mut self, sampling: Sampling) -> Self {
+        self.sampling = sampling;
+        self
+    }
+
+    /// The law of the first tokens decoded in rounds.
+    fn decoded(&self, seed: u64) -> Law {
+        let mut law = Law::new();
+        let run = |chance: &mut dyn Chance| {
+            let drafters = (self.drafters)();
+            let plan = Plan {
+                drafters: (0..drafters.len()).collect(),
+                draft_len: 2,
+                verification: self.verification.clone(),
+            };
+            let mut decoder = Decoder::new((self.target)(toy(seed)), drafters).unwrap();
+            let mut sequence = Sequence::new(Slot(0), self.sampling.clone(), plan);
+            sequence.begin(prompt(), 100);
+            while sequence.output().len() < HORIZON {
+                decoder.round(&mut [Turn { sequence: &mut sequence, chance }]).unwrap();
+            }
+            sequence.output()[..HORIZON].to_vec()
+        };
+        outcomes(run, |probability, output| *law.entry(output).or_default() += probability);
+        law
+    }
+
+    /// The law of plain decoding, written down from the model.
+    fn plain(&self, seed: u64) -> Law {
+        let mut law = Law::from([(Vec::new(), 1.0)]);
+        for _ in 0..HORIZON {
+            let mut longer = Law::new();
+            for (output, probability) in law {
+                let committed: Vec<Token> =
+                    prompt().into_iter().chain(output.iter().copied()).collect();
+                let mut logits = toy(seed).logits(&committed);
+                let row = self.sampling.row(&mut logits, &committed, &[]).unwrap();
+                for (token, chance) in row.support() {
+                    let mut next = output.clone();
+                    next.push(token);
+                    longer.insert(next, probability * chance);
+                }
+            }
+            law = longer;
+        }
+        law
+    }
+
+    /// The largest difference between the two laws.
+    fn worst_error(&self, seed: u64) -> f64 {
+        let (decoded, plain) = (self.decoded(seed), self.plain(seed));
+        let texts = decoded.keys().chain(plain.keys());
+        let of = |law: &Law, text: &Vec<Token>| law.get(text).copied().unwrap_or(0.0);
+        texts.map(|text| (of(&decoded, text) - of(&plain, text)).abs()).fold(0.0, f64::max)
+    }
+
+    fn assert_lossless(&self, what: &str) {
+        for seed in 0..3 {
+            let worst = self.worst_error(seed);
+            assert!(worst < 1e-12, "{what}, target {seed}: off by {worst:e}");
+        }
+    }
+}
+
+fn model() -> Box<dyn Drafter> {
+    Box::new(ModelDrafter::new(Box::new(ToyEngine::new(toy(77), 64))))
+}
+
+fn penalised() -> Sampling {
+    Sampling {
+        repeat_penalty: 1.4,
+        presence_penalty: 0.6,
+        frequency_penalty: 0.9,
+        repeat_last_n: Some(4),
+        logit_bias: vec![(Token(1), 0.7)],
+        ..Sampling::unshaped()
+    }
+}
+
+#[test]
+fn a_draft_model_changes_nothing() {
+    Case::new(|| vec![model()], BlockRule).assert_lossless("block");
+    Case::new(|| vec![model()], TokenRule).assert_lossless("token");
+    Case::new(|| vec![model()], PooledRule).assert_lossless("pooled");
+}
+
+#[test]
+fn truncation_and_penalties_are_those_of_plain_decoding_at_every_position() {
+    let penalised = || Case::new(|| vec![model()], BlockRule).shaped(penalised());
+    penalised().assert_lossless("penalties");
+    let cut = Sampling { temperature: 0.7, top_k: 2, top_p: 0.9, ..Sampling::unshaped() };
+    Case::new(|| vec![model()], BlockRule).shaped(cut).assert_lossless("top-k and top-p");
+    let greedy = Sampling::greedy();
+    Case::new(|| vec![model()], BlockRule).shaped(greedy).assert_lossless("greedy");
+}
+
+#[test]
+fn the_coupled_rule_follows_the_plain_choice_of_its_noise() {
+    // Its text is a function of seed and target alone: the same with any drafter, or none.
+    let text = |drafters: Vec<Box<dyn Drafter>>, seed| {
+        let noise = Noise::new(seed);
+        let verification = Verification::Coupled(noise);
+        let plan = Plan { drafters: (0..drafters.len()).collect(), draft_len: 4, verification };
+        let mut decoder = Decoder::new(Box::new(ToyEngine::new(toy(3), 64)), drafters).unwrap();
+        let mut sequence = Sequence::new(Slot(0), penalised(), plan);
+        sequence.begin(prompt(), 40);
+        let mut chance = forerun_verify::Random(forerun_verify::Philox::new(0));
+        while sequence.output().len() < 40 {
+            decoder.round(&mut [Turn { sequence: &mut sequence, chance: &mut chance }]).unwrap();
+        }
+        sequence.output()[..40].to_vec()
+    };
+    for seed in 0..20 {
+        assert_eq!(text(vec![], seed), text(vec![model()], seed), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_drafter_that_fails_half_way_changes_nothing() {
+    let failing = || -> Vec<Box<dyn Drafter>> {
+        let fault = EngineError::Broken { backend: "toy", code: -3 };
+        let engine = ToyEngine::new(toy(77), 64).failing(1, fault);
+        vec![Box::new(ModelDrafter::new(Box::new(engine)))]
+    };
+    Case::new(failing, BlockRule).assert_lossless("failing drafter");
+}
+
+/// Accepts every drafted token.
+#[derive(Debug)]
+struct Gullible;
+
+impl Rule for Gullible {
+    fn name(&self) -> &'static str {
+        "gullible"
+    }
+
+    fn admits(&self, _: &Draft) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn decide(&self, block: &Block<'_>, chance: &mut dyn Chance) -> Verdict {
+        let node = block.draft().nodes().last().map_or(Node::ROOT, |(node, _, _)| node);
+        Verdict { node, accepted: block.draft().depth(node), next: block.target(node).draw(chance) }
+    }
+}
+
+/// Keeps one rejected token more than it is told to: a decoder's classic mistake.
+struct Forgetful(ToyEngine);
+
+impl Engine for Forgetful {
+    fn vocab_len(&self) -> usize {
+        self.0.vocab_len()
+    }
+    fn context_len(&self) -> usize {
+        self.0.context_len()
+    }
+    fn slot_count(&self) -> usize {
+        1
+    }
+    fn paths_max(&self) -> usize {
+        1
+    }
+    fn can_cut(&self) -> bool {
+        true
+    }
+    fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
+        let keep = match steps[0].keep {
+            Keep::To(0) => Keep::To(1),
+            keep => keep,
+        };
+        let forgetful = self.0.extend(&[Step { keep, ..steps[0] }], output);
+        forgetful.or_else(|_| self.0.extend(steps, output))
+    }
+}
+
+#[test]
+fn the_check_catches_a_wrong_rule_and_a_wrong_cache() {
+    let gullible = Case::new(|| vec![model()], Gullible);
+    assert!((0..4).all(|seed| gullible.worst_error(seed) > 1e-3));
+    let mut forgetful = Case::new(|| vec![model()], BlockRule);
+    forgetful.target = |model| Box::new(Forgetful(ToyEngine::new(model, 64)));
+    assert!((0..4).all(|seed| forgetful.worst_error(seed) > 1e-3));
+}
+
+/// A prediction that is right at first and wrong later.
+fn predicted() -> Box<dyn Drafter> {
+    let mut drafter = PredictedDrafter::default();
+    drafter.predict(Slot(0), &[1, 0, 2, 1, 1, 0].map(Token));
+    Box::new(drafter)
+}
+
+#[test]
+fn fixed_guesses_change_nothing() {
+    Case::new(|| vec![Box::new(NgramDrafter::default())], BlockRule).assert_lossless("n-gram");
+    Case::new(|| vec![predicted()], BlockRule).assert_lossless("predicted");
+    let suffix = || -> Vec<Box<dyn Drafter>> {
+        let mut drafter = SuffixDrafter::default();
+        drafter.ended(&[0, 1, 2, 2, 0, 1, 2, 1, 0, 1, 2, 2].map(Token));
+        vec![Box::new(drafter)]
+    };
+    Case::new(suffix, BlockRule).shaped(penalised()).assert_lossless("suffix");
+}
+
+#[test]
+fn several_drafters_in_one_round_change_nothing() {
+    let both = || vec![model(), predicted()];
+    Case::new(both, PooledRule).assert_lossless("pooled, two drafters");
+    Case::new(both, PooledRule).shaped(penalised()).assert_lossless("pooled, penalties");
+    Case::new(both, NssRule).assert_lossless("nss, two drafters");
+}

@@ -1,0 +1,331 @@
+//! Rounds and texts as a caller sees them: where a text ends, what is said of failures, and that
+//! sequences do not disturb each other.
+#![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
+
+use std::sync::Arc;
+
+use forerun_decode::*;
+use forerun_verify::{BlockRule, Dist, Node, Philox, Random};
+
+const VOCAB: usize = 5;
+/// The toy's end token.
+const END: Token = Token(4);
+
+fn toy(seed: u64) -> ToyModel {
+    ToyModel { vocab_len: VOCAB, order: 3, seed, spread: 2.0 }
+}
+
+/// Tokens are the letters a to d, and an end.
+struct Letters;
+
+impl Tokenizer for Letters {
+    fn vocab_len(&self) -> usize {
+        VOCAB
+    }
+    fn tokenize(&self, text: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
+        Ok(text.bytes().map(|byte| Token(u32::from(byte - b'a'))).collect())
+    }
+    fn start(&self) -> Option<Token> {
+        None
+    }
+    fn is_end(&self, token: Token) -> bool {
+        token == END
+    }
+    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
+        out.push(b'a' + u8::try_from(token.0).unwrap());
+    }
+}
+
+fn prompt() -> Vec<Token> {
+    Letters.tokenize("abcab", Special::AsText).unwrap()
+}
+
+fn no_end() -> Sampling {
+    Sampling { logit_bias: vec![(END, f32::NEG_INFINITY)], ..Sampling::unshaped() }
+}
+
+fn drafter(seed: u64) -> Box<dyn Drafter> {
+    Box::new(ModelDrafter::new(Box::new(ToyEngine::new(toy(seed), 64).slots(4))))
+}
+
+fn drafted(len: usize) -> Plan {
+    Plan { drafters: vec![0], draft_len: len, verification: Verification::rule(BlockRule) }
+}
+
+fn sequence(slot: u32, plan: Plan, output_len: usize) -> Sequence {
+    let mut sequence = Sequence::new(Slot(slot), no_end(), plan);
+    sequence.begin(prompt(), output_len);
+    sequence
+}
+
+fn decoder(drafters: Vec<Box<dyn Drafter>>, context_len: usize) -> Decoder {
+    Decoder::new(Box::new(ToyEngine::new(toy(1), context_len).slots(4)), drafters).unwrap()
+}
+
+/// Runs a text to its end.
+fn run(decoder: &mut Decoder, generation: &mut Generation) -> (String, Vec<Chunk>) {
+    let (mut text, mut chunks) = (String::new(), Vec::new());
+    while let Some(chunk) = generation.next(decoder).unwrap() {
+        chunk.pieces.iter().for_each(|piece| text.push_str(&piece.text));
+        chunks.push(chunk);
+    }
+    (text, chunks)
+}
+
+fn generation(sequence: Sequence, stops: &[&str], seed: u64) -> Generation {
+    let stops = StopStrings::new(stops.iter().copied()).unwrap();
+    Generation::new(sequence, Arc::new(Letters), &stops, seed)
+}
+
+#[test]
+fn a_text_has_as_many_tokens_as_were_wanted() {
+    for len in 1..20 {
+        let mut decoder = decoder(vec![drafter(1)], 64);
+        let mut text = generation(sequence(0, drafted(4), len), &[], 7);
+        let (written, chunks) = run(&mut decoder, &mut text);
+        assert_eq!((written.len(), text.sequence().output().len()), (len, len));
+        assert_eq!(text.finish(), Some(Finish::Length));
+        assert_eq!(text.stats().output_len, len as u64);
+        let pieces: usize = chunks.iter().map(|chunk| chunk.pieces.len()).sum();
+        assert_eq!(pieces, len);
+    }
+}
+
+#[test]
+fn the_end_token_ends_a_text_inside_a_block() {
+    let mut inside = 0;
+    for seed in 0..50 {
+        let mut ending = Sequence::new(Slot(0), Sampling::unshaped(), drafted(6));
+        ending.begin(prompt(), 40);
+        let mut text = generation(ending, &[], seed);
+        let (written, chunks) = run(&mut decoder(vec![drafter(1)], 64), &mut text);
+        let tokens = text.sequence().output();
+        let end = tokens.iter().position(|token| *token == END);
+        assert_eq!(end.is_some(), text.finish() == Some(Finish::End), "seed {seed}");
+        if let Some(end) = end {
+            assert_eq!((tokens.len(), written.len()), (end + 1, end), "nothing after the end");
+            let last = &chunks.last().unwrap().pieces;
+            inside += usize::from(last.last().unwrap().origin == Origin::Accepted);
+        }
+    }
+    assert!(inside > 10, "an accepted end token ends the text before the block does: {inside}");
+}
+
+#[test]
+fn a_stop_string_ends_a_text_inside_a_block_and_is_not_shown() {
+    let mut inside = 0;
+    for seed in 0..50 {
+        let mut text = generation(sequence(0, drafted(6), 40), &["cab", "dd"], seed);
+        let (written, chunks) = run(&mut decoder(vec![drafter(1)], 64), &mut text);
+        assert!(!written.contains("cab") && !written.contains("dd"), "{written}");
+        let said: String =
+            text.sequence().output().iter().map(|token| b"abcde"[token.index()] as char).collect();
+        match text.finish() {
+            Some(Finish::Stop) => {
+                assert!(said.ends_with("cab") || said.ends_with("dd"), "{said}");
+                assert!(said.starts_with(&written));
+                let committed = chunks.last().unwrap().pieces.last().unwrap().origin;
+                inside += usize::from(committed == Origin::Accepted);
+            }
+            finish => assert_eq!((finish, &said), (Some(Finish::Length), &written)),
+        }
+    }
+    assert!(inside > 10, "{inside}");
+}
+
+#[test]
+fn a_context_that_fills_up_ends_the_text() {
+    for context_len in 8..20 {
+        let mut text = generation(sequence(0, drafted(6), 100), &[], 3);
+        let (written, _) = run(&mut decoder(vec![drafter(1)], context_len), &mut text);
+        assert_eq!(text.finish(), Some(Finish::Context));
+        // The last token is drawn from the last row the context holds.
+        assert_eq!(written.len() + prompt().len(), context_len + 1);
+    }
+}
+
+#[test]
+fn a_prompt_that_does_not_fit_is_refused() {
+    let mut text = generation(sequence(0, Plan::plain(), 10), &[], 3);
+    let error = text.next(&mut decoder(vec![], 4)).unwrap_err();
+    assert_eq!(error, DecodeError::ContextFull { len: 5, context_len: 4 });
+}
+
+#[test]
+fn an_empty_prompt_is_refused() {
+    let mut empty = Sequence::new(Slot(0), no_end(), Plan::plain());
+    empty.begin(Vec::new(), 10);
+    let error = generation(empty, &[], 1).next(&mut decoder(vec![], 64)).unwrap_err();
+    assert_eq!(error, DecodeError::EmptyPrompt);
+}
+
+#[test]
+fn a_token_out_of_range_is_refused_and_the_sequence_can_begin_again() {
+    let mut decoder = decoder(vec![], 64);
+    let mut wrong = Sequence::new(Slot(0), no_end(), Plan::plain());
+    wrong.begin(vec![Token(0), Token(99)], 10);
+    let mut chance = Random(Philox::new(1));
+    let mut turn = [Turn { sequence: &mut wrong, chance: &mut chance }];
+    let error = decoder.round(&mut turn).unwrap_err();
+    assert_eq!(error, EngineError::Token { token: Token(99), vocab_len: VOCAB }.into());
+    wrong.begin(prompt(), 10);
+    assert!(decoder.round(&mut [Turn { sequence: &mut wrong, chance: &mut chance }]).is_ok());
+}
+
+#[test]
+fn a_drafter_that_fails_is_named_and_dropped_and_the_text_goes_on() {
+    for fault in [
+        EngineError::Broken { backend: "toy", code: -3 },
+        EngineError::Full { tokens: 1 },
+        EngineError::Interrupted,
+    ] {
+        for passes in 0..6 {
+            let engine = ToyEngine::new(toy(1), 64).failing(passes, fault.clone());
+            let failing: Box<dyn Drafter> = Box::new(ModelDrafter::new(Box::new(engine)));
+            let mut text = generation(sequence(0, drafted(3), 30), &[], 3);
+            let (written, chunks) = run(&mut decoder(vec![failing], 64), &mut text);
+            assert_eq!(written.len(), 30);
+            let dropped: Vec<_> = chunks.iter().flat_map(|chunk| &chunk.dropped).collect();
+            assert_eq!(dropped.len(), 1);
+            assert_eq!(dropped[0].name, "draft-model");
+            assert_eq!(dropped[0].failure, DraftFailure::Engine(fault.clone()));
+            assert!(text.sequence().plan.drafters.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_drafter_whose_context_is_shorter_is_dropped_with_the_reason() {
+    let short = Box::new(ModelDrafter::new(Box::new(ToyEngine::new(toy(1), 12))));
+    let mut text = generation(sequence(0, drafted(3), 30), &[], 3);
+    let (written, chunks) = run(&mut decoder(vec![short], 64), &mut text);
+    assert_eq!(written.len(), 30);
+    assert_eq!(chunks.iter().flat_map(|chunk| &chunk.dropped).count(), 1);
+}
+
+/// Drafts tokens the target does not know.
+struct Foreign;
+
+impl Drafter for Foreign {
+    fn name(&self) -> &'static str {
+        "foreign"
+    }
+    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure> {
+        for ask in asks {
+            let law = Dist::point(VOCAB, Token(0)).unwrap();
+            let row = ask.tree.row(law).unwrap();
+            let node = ask.tree.sampled(Node::ROOT, row, Token(0)).unwrap();
+            let refused = ask.tree.fixed(node, Token(99)).unwrap_err();
+            ask.failure = Some(DraftFailure::Row(refused.to_string()));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_drafted_token_out_of_range_is_the_drafters_failure() {
+    let mut text = generation(sequence(0, drafted(3), 10), &[], 3);
+    let (_, chunks) = run(&mut decoder(vec![Box::new(Foreign)], 64), &mut text);
+    let dropped: Vec<_> = chunks.iter().flat_map(|chunk| &chunk.dropped).collect();
+    assert!(matches!(
+        &dropped[..],
+        [Dropped { name: "foreign", failure: DraftFailure::Row(_), .. }]
+    ));
+}
+
+#[test]
+fn a_target_that_fails_commits_nothing_and_can_be_asked_again() {
+    for fault in [
+        EngineError::Broken { backend: "toy", code: -3 },
+        EngineError::Full { tokens: 1 },
+        EngineError::Interrupted,
+    ] {
+        for passes in 0..5 {
+            let engine = ToyEngine::new(toy(1), 64).failing(passes, fault.clone());
+            let mut decoder = Decoder::new(Box::new(engine), vec![drafter(2)]).unwrap();
+            let greedy = Sampling { temperature: 0.0, ..no_end() };
+            let mut failing = Sequence::new(Slot(0), greedy.clone(), drafted(3));
+            failing.begin(prompt(), 20);
+            let mut chance = Random(Philox::new(1));
+            let mut failed = 0;
+            while failing.wanted() > 0 {
+                let before = failing.tokens().to_vec();
+                let turn = Turn { sequence: &mut failing, chance: &mut chance };
+                if let Err(error) = decoder.round(&mut [turn]) {
+                    assert_eq!(error, fault.clone().into());
+                    assert_eq!(failing.tokens(), before);
+                    failed += 1;
+                }
+            }
+            assert_eq!(failed, 1);
+            let mut plain = Sequence::new(Slot(0), greedy, Plan::plain());
+            plain.begin(prompt(), 20);
+            let mut plain = generation(plain, &[], 1);
+            run(&mut self::decoder(vec![], 64), &mut plain);
+            assert_eq!(&failing.output()[..20], plain.sequence().output());
+        }
+    }
+}
+
+#[test]
+fn sequences_in_one_round_get_what_they_would_alone() {
+    let alone = |slot: u32| {
+        let mut text = generation(sequence(slot, drafted(3), 24), &[], u64::from(slot));
+        run(&mut decoder(vec![drafter(2)], 64), &mut text).0
+    };
+    let mut decoder = decoder(vec![drafter(2)], 64);
+    let mut texts: Vec<_> = (0..4)
+        .map(|slot| generation(sequence(slot, drafted(3), 24), &[], u64::from(slot)))
+        .collect();
+    let mut written = vec![String::new(); 4];
+    while texts.iter().any(|text| text.finish().is_none()) {
+        let unfinished = texts.iter().enumerate().filter(|(_, text)| text.finish().is_none());
+        let places: Vec<usize> = unfinished.map(|(place, _)| place).collect();
+        let turns = texts.iter_mut().filter(|text| text.finish().is_none());
+        let mut turns: Vec<_> = turns.map(Generation::turn).collect();
+        let round = decoder.round(&mut turns).unwrap();
+        drop(turns);
+        for (place, commit) in places.into_iter().zip(round.commits) {
+            let chunk = texts[place].committed(commit, round.times, 64);
+            chunk.pieces.iter().for_each(|piece| written[place].push_str(&piece.text));
+        }
+    }
+    for (slot, text) in written.iter().enumerate() {
+        assert_eq!(*text, alone(u32::try_from(slot).unwrap()), "slot {slot}");
+    }
+}
+
+#[test]
+fn the_next_text_reuses_what_the_slot_still_holds() {
+    let mut decoder = decoder(vec![drafter(2)], 200);
+    let mut first = generation(sequence(0, drafted(3), 20), &[], 1);
+    run(&mut decoder, &mut first);
+    let mut next = first.into_sequence();
+    let mut conversation = next.tokens().to_vec();
+    conversation.extend(prompt());
+    next.begin(conversation.clone(), 10);
+    let mut second = generation(next, &[], 2);
+    run(&mut decoder, &mut second);
+    assert!(second.stats().prompt_read <= prompt().len() as u64 + 1, "{:?}", second.stats());
+    // And the text is that of a slot that held nothing.
+    let mut fresh = Sequence::new(Slot(0), no_end(), drafted(3));
+    fresh.begin(conversation, 10);
+    let mut fresh = generation(fresh, &[], 2);
+    run(&mut self::decoder(vec![drafter(2)], 200), &mut fresh);
+    assert_eq!(fresh.sequence().output(), second.sequence().output());
+}
+
+#[test]
+fn origins_and_statistics_agree() {
+    let mut text = generation(sequence(0, drafted(3), 50), &[], 5);
+    let (_, chunks) = run(&mut decoder(vec![drafter(2)], 64), &mut text);
+    let origins: Vec<_> =
+        chunks.iter().flat_map(|chunk| &chunk.pieces).map(|piece| piece.origin).collect();
+    let count = |wanted| origins.iter().filter(|origin| **origin == wanted).count() as u64;
+    let stats = text.stats();
+    assert_eq!(count(Origin::Accepted), stats.accepted);
+    assert_eq!(origins.len() as u64, stats.output_len);
+    let by_position: u64 = stats.positions.iter().map(|position| position.accepted).sum();
+    assert_eq!(by_position, stats.accepted);
+    assert!(count(Origin::Corrected) > 0 && count(Origin::Accepted) > 0);
+}

@@ -1,0 +1,381 @@
+//! llama.cpp as an engine: steps become passes over its memory.
+//!
+//! A call is planned in full before anything is touched, so that a mistake of the caller leaves the
+//! caches as they were. Then the caches are cut, and then the new tokens run. What a slot holds is
+//! kept by [`Tree`]; this file carries its changes out and never looks inside.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forerun_decode::{Engine, EngineError, Output, Rows, Slot, Step};
+use forerun_verify::Token;
+
+use crate::ffi::batch::Batch;
+use crate::ffi::context::{Context, Passed};
+use crate::model::Model;
+use crate::options::EngineOptions;
+use crate::setup::{self, SetupError};
+use crate::tree::{Change, Tree};
+
+const BACKEND: &str = "llama.cpp";
+
+/// A model with a cache for each slot.
+#[derive(Debug)]
+pub struct LlamaEngine {
+    context: Context,
+    vocab_len: usize,
+    context_len: usize,
+    paths: usize,
+    // Most tokens, and most rows, of one call to llama.cpp.
+    batch_len: usize,
+    can_cut: bool,
+    interrupt: Option<Arc<AtomicBool>>,
+    slots: Vec<Tree>,
+    // From here on: kept between calls for their memory alone.
+    plans: Vec<Plan>,
+    batch: Batch,
+    entries: Entries,
+}
+
+/// What a step will do to its slot.
+#[derive(Debug, Default)]
+struct Plan {
+    slot: usize,
+    cut: Tree,
+    grown: Tree,
+    cutting: Vec<Change>,
+    sharing: Vec<Change>,
+    // Where in the batch its tokens are.
+    start: usize,
+}
+
+/// Which paths each new node belongs to: counts, then lists one after the other.
+#[derive(Debug, Default)]
+struct Entries {
+    ends: Vec<usize>,
+    paths: Vec<usize>,
+}
+
+impl LlamaEngine {
+    /// Makes an engine for a model, and runs it over two tokens: that warms it up and shows
+    /// whether its memory can be cut.
+    ///
+    /// # Errors
+    /// Where the options contradict each other or the model, or llama.cpp cannot make the cache.
+    pub fn new(model: &Model, options: &EngineOptions) -> Result<Self, SetupError> {
+        let context_len = setup::context_len(model, options)?;
+        let params = setup::params(options, context_len)?;
+        let context = Context::new(Arc::clone(model.raw()), params)
+            .map_err(|reason| SetupError::Rejected { reason })?;
+        let (slots, paths) = (options.slots.get() as usize, options.paths.get() as usize);
+        let mut engine = Self {
+            vocab_len: model.vocab_len(),
+            context_len: context_len.min(context.sequence_len()),
+            paths,
+            batch_len: context.batch_len(),
+            can_cut: true,
+            interrupt: options.interrupt.clone(),
+            slots: vec![Tree::default(); slots],
+            context,
+            plans: Vec::new(),
+            batch: Batch::default(),
+            entries: Entries::default(),
+        };
+        engine.can_cut = engine.probe()?;
+        if paths > 1 && !engine.can_cut {
+            return Err(SetupError::OnePathOnly { paths });
+        }
+        Ok(engine)
+    }
+
+    /// How many cached tokens a slot holds, trunk and tree together.
+    ///
+    /// # Panics
+    /// Where there is no such slot.
+    pub fn cached_len(&self, slot: Slot) -> usize {
+        self.slots[slot.0 as usize].len()
+    }
+
+    /// Whether llama.cpp's memory holds what the engine believes it does. For tests.
+    #[doc(hidden)]
+    pub fn is_consistent(&self) -> bool {
+        self.slots.iter().enumerate().all(|(slot, tree)| {
+            (0..self.paths).all(|path| {
+                let held = self.context.positions(sequence(self.paths, slot, path));
+                held.map_or(0, |(first, last)| last - first + 1) == position(tree.held(path))
+            })
+        })
+    }
+
+    /// Whether the memory can be cut: it is asked to forget one token of two.
+    fn probe(&mut self) -> Result<bool, SetupError> {
+        let ids = self.batch.ids(std::iter::once(0));
+        for position in 0..2 {
+            self.batch.push(Token(0), position, ids);
+        }
+        self.batch.want_row(1);
+        let passed = self.context.decode(&mut self.batch, 0..2);
+        let can_cut = self.context.remove(0, 1);
+        self.context.clear();
+        match passed {
+            // The pass ended early because whoever shares the flag wants to stop; it will again.
+            Passed::Done | Passed::Interrupted => Ok(can_cut),
+            other => Err(SetupError::FirstPass { code: code(other) }),
+        }
+    }
+
+    /// Checks every step and works out what it does. Nothing is touched. Gives whether all fits.
+    fn plan(&mut self, steps: &[Step<'_>]) -> Result<bool, EngineError> {
+        self.plans.resize_with(steps.len().max(self.plans.len()), Plan::default);
+        let mut fits = true;
+        for (index, step) in steps.iter().enumerate() {
+            let (before, rest) = self.plans.split_at_mut(index);
+            let refuse = |reason: String| EngineError::Step { slot: step.slot, reason };
+            let slot = step.slot.0 as usize;
+            let Some(tree) = self.slots.get(slot) else {
+                return Err(refuse(format!("there are only {} slots", self.slots.len())));
+            };
+            if before.iter().any(|plan| plan.slot == slot) {
+                return Err(refuse("it occurs in two steps of one pass".to_owned()));
+            }
+            check_tokens(step, self.vocab_len)?;
+            let plan = &mut rest[0];
+            plan.slot = slot;
+            plan.work_out(tree, step, self.paths).map_err(refuse)?;
+            if !self.can_cut && plan.cuts_within() {
+                return Err(EngineError::CannotCut { slot: step.slot });
+            }
+            fits &= plan.grown.len() <= self.context_len;
+        }
+        Ok(fits)
+    }
+
+    /// Makes every slot hold what its step keeps.
+    fn cut(&mut self, steps: &[Step<'_>]) -> Result<(), EngineError> {
+        for plan in &self.plans[..steps.len()] {
+            if !apply(&mut self.context, self.paths, plan.slot, &plan.cutting) {
+                return Err(self.broken(Passed::Refused));
+            }
+            self.slots[plan.slot].clone_from(&plan.cut);
+        }
+        Ok(())
+    }
+
+    /// Fills the batch with the tokens of all steps.
+    fn fill(&mut self, steps: &[Step<'_>]) {
+        self.batch.clear();
+        let paths = self.paths;
+        for (step, plan) in steps.iter().zip(&mut self.plans) {
+            plan.start = self.batch.len();
+            let ids = self.batch.ids((0..paths).map(|path| sequence(paths, plan.slot, path)));
+            let trunk_start = plan.cut.trunk_len();
+            for (offset, &token) in step.trunk.iter().enumerate() {
+                self.batch.push(token, trunk_start + offset, ids);
+            }
+            let cached = plan.cut.node_count();
+            self.entries.collect(&plan.grown, cached);
+            for (offset, branch) in step.tree.iter().enumerate() {
+                let node = cached + offset + 1;
+                let ids = self.entries.paths_of(offset);
+                let ids = ids.iter().map(|&path| sequence(paths, plan.slot, path));
+                let ids = self.batch.ids(ids);
+                self.batch.push(branch.token, plan.grown.position(node), ids);
+            }
+            let trunk_end = plan.start + step.trunk.len();
+            if matches!(step.rows, Rows::Trunk | Rows::All) {
+                self.batch.want_row(trunk_end - 1);
+            }
+            if matches!(step.rows, Rows::Tree | Rows::All) {
+                (trunk_end..self.batch.len()).for_each(|index| self.batch.want_row(index));
+            }
+        }
+    }
+
+    /// Runs the batch, in as many calls as it takes, and copies the rows out after each.
+    fn run(&mut self, output: &mut Output) -> Result<(), Passed> {
+        let mut start = 0;
+        while start < self.batch.len() {
+            // llama.cpp asks only where it runs on the processor, so ask between calls as well.
+            if self.interrupt.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+                return Err(Passed::Interrupted);
+            }
+            let end = self.batch.len().min(start + self.batch_len);
+            let passed = self.context.decode(&mut self.batch, start..end);
+            if passed != Passed::Done {
+                return Err(passed);
+            }
+            for index in (start..end).filter(|&index| self.batch.wants_row(index)) {
+                let row = self.context.logits(index - start);
+                output.push(row.ok_or(Passed::Failed(NO_ROW))?);
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Takes back what a failed run left in the memory, and says what the failure means.
+    fn take_back(&mut self, steps: &[Step<'_>], passed: Passed, tokens: usize) -> EngineError {
+        if let Passed::Failed(_) | Passed::Done = passed {
+            return self.broken(passed);
+        }
+        for plan in &self.plans[..steps.len()] {
+            for path in 0..self.paths {
+                let from = plan.cut.held(path);
+                let sequence = sequence(self.paths, plan.slot, path);
+                if plan.grown.held(path) > from && !self.context.remove(sequence, position(from)) {
+                    return self.broken(passed);
+                }
+            }
+        }
+        match passed {
+            Passed::Full => EngineError::Full { tokens },
+            Passed::Interrupted => EngineError::Interrupted,
+            _ => EngineError::Refused { backend: BACKEND },
+        }
+    }
+
+    /// Forgets everything, as nothing can be trusted.
+    fn broken(&mut self, passed: Passed) -> EngineError {
+        self.context.clear();
+        self.slots.iter_mut().for_each(Tree::clear);
+        EngineError::Broken { backend: BACKEND, code: code(passed) }
+    }
+}
+
+impl Engine for LlamaEngine {
+    fn vocab_len(&self) -> usize {
+        self.vocab_len
+    }
+
+    fn context_len(&self) -> usize {
+        self.context_len
+    }
+
+    fn slot_count(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn paths_max(&self) -> usize {
+        self.paths
+    }
+
+    fn can_cut(&self) -> bool {
+        self.can_cut
+    }
+
+    fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
+        output.clear(self.vocab_len);
+        let fits = self.plan(steps)?;
+        self.cut(steps)?;
+        let tokens = steps.iter().map(|step| step.trunk.len() + step.tree.len()).sum();
+        if !fits {
+            return Err(EngineError::Full { tokens });
+        }
+        for plan in &self.plans[..steps.len()] {
+            // Sharing cells cannot fail.
+            apply(&mut self.context, self.paths, plan.slot, &plan.sharing);
+        }
+        self.fill(steps);
+        if let Err(passed) = self.run(output) {
+            output.clear(self.vocab_len);
+            return Err(self.take_back(steps, passed, tokens));
+        }
+        for plan in &self.plans[..steps.len()] {
+            self.slots[plan.slot].clone_from(&plan.grown);
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn work_out(&mut self, tree: &Tree, step: &Step<'_>, paths: usize) -> Result<(), String> {
+        self.cutting.clear();
+        self.sharing.clear();
+        self.cut.clone_from(tree);
+        self.cut.cut(step.keep, paths, &mut self.cutting)?;
+        self.grown.clone_from(&self.cut);
+        self.grown.append_trunk(step.trunk.len())?;
+        self.grown.append_nodes(step.tree, paths, &mut self.sharing)?;
+        if matches!(step.rows, Rows::Trunk | Rows::All) && step.trunk.is_empty() {
+            return Err("the row after its trunk is wanted, but the trunk gets no token".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether a part of what the slot holds must go while another stays.
+    fn cuts_within(&self) -> bool {
+        self.cutting.iter().any(|change| !matches!(change, Change::Remove { from: 0, .. }))
+    }
+}
+
+impl Entries {
+    /// Notes the paths of each node after the first `cached`.
+    fn collect(&mut self, tree: &Tree, cached: usize) {
+        // Count, turn counts into starts, and fill: every start then moves to its list's end.
+        self.ends.clear();
+        self.ends.resize(tree.node_count() - cached, 0);
+        tree.for_each_since(cached, |_, node| self.ends[node - cached - 1] += 1);
+        let mut total = 0;
+        for count in &mut self.ends {
+            (*count, total) = (total, total + *count);
+        }
+        self.paths.clear();
+        self.paths.resize(total, 0);
+        tree.for_each_since(cached, |path, node| {
+            let end = &mut self.ends[node - cached - 1];
+            self.paths[*end] = path;
+            *end += 1;
+        });
+    }
+
+    /// The paths of the `offset`-th new node.
+    fn paths_of(&self, offset: usize) -> &[usize] {
+        let start = offset.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.paths[start..self.ends[offset]]
+    }
+}
+
+/// The code for a row that is not there; llama.cpp has none.
+const NO_ROW: i32 = -100;
+
+fn code(passed: Passed) -> i32 {
+    match passed {
+        Passed::Done => 0,
+        Passed::Full => 1,
+        Passed::Interrupted => 2,
+        Passed::Refused => -1,
+        Passed::Failed(code) => code,
+    }
+}
+
+fn check_tokens(step: &Step<'_>, vocab_len: usize) -> Result<(), EngineError> {
+    let drafted = step.tree.iter().map(|branch| branch.token);
+    let mut tokens = step.trunk.iter().copied().chain(drafted);
+    match tokens.find(|token| token.0 as usize >= vocab_len) {
+        Some(token) => Err(EngineError::Token { token, vocab_len }),
+        None => Ok(()),
+    }
+}
+
+/// Carries changes out; `false` where the memory refuses to forget.
+fn apply(context: &mut Context, paths: usize, slot: usize, changes: &[Change]) -> bool {
+    changes.iter().all(|change| match change {
+        Change::Remove { path, from } => {
+            context.remove(sequence(paths, slot, *path), position(*from))
+        }
+        Change::Share { from, to, positions } => {
+            let (from, to) = (sequence(paths, slot, *from), sequence(paths, slot, *to));
+            context.share(from, to, position(positions.start)..position(positions.end));
+            true
+        }
+    })
+}
+
+/// llama.cpp's number of a slot's path.
+fn sequence(paths: usize, slot: usize, path: usize) -> i32 {
+    i32::try_from(slot * paths + path).expect("at most 256 sequences")
+}
+
+fn position(n: usize) -> i32 {
+    i32::try_from(n).expect("a position is within the context")
+}

@@ -1,0 +1,13 @@
+//! The fence: only this module and its files may say `unsafe`, and nothing of `sys` leaves it.
+//!
+//! Each handle owns one C object, keeps alive what that object points to, and offers the calls as
+//! safe methods. What the calls mean for a slot, a tree or a text is decided elsewhere.
+#![allow(unsafe_code)]
+
+#[cfg(feature = "bare")]
+pub(crate) mod bare;
+pub(crate) mod batch;
+pub(crate) mod context;
+pub(crate) mod log;
+pub(crate) mod model;
+pub(crate) mod quantize;

@@ -1,0 +1,326 @@
+//! A loaded model and its vocabulary.
+
+use std::any::Any;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::ptr::{self, NonNull};
+
+use llama_cpp_sys_2 as sys;
+
+use super::log;
+use crate::options::{GpuLayers, LoadMode, ModelOptions, Progress};
+
+/// A model in memory. Never changed once loaded, so it can be shared between threads.
+#[derive(Debug)]
+pub(crate) struct RawModel {
+    raw: NonNull<sys::llama_model>,
+    vocab: NonNull<sys::llama_vocab>,
+}
+
+// SAFETY: llama.cpp reads a loaded model from any thread; what changes lives in contexts.
+unsafe impl Send for RawModel {}
+// SAFETY: as above; llama.h calls tokenisation, the one call with work behind it, thread-safe.
+unsafe impl Sync for RawModel {}
+
+impl Drop for RawModel {
+    fn drop(&mut self) {
+        // SAFETY: `raw` came from a load, and contexts hold an `Arc` of this, so none is left.
+        unsafe { sys::llama_model_free(self.raw.as_ptr()) };
+    }
+}
+
+/// What a load callback has seen.
+struct Watch<'a> {
+    progress: &'a mut Progress,
+    stopped: bool,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+/// Why there is no model.
+pub(crate) enum NoModel {
+    /// The progress callback stopped it.
+    Stopped,
+    /// llama.cpp's own reason.
+    Rejected(String),
+}
+
+impl RawModel {
+    /// Loads the file at `options.path`.
+    pub(crate) fn load(options: &mut ModelOptions) -> Result<Self, NoModel> {
+        log::start();
+        let path = c_path(&options.path).map_err(NoModel::Rejected)?;
+        // SAFETY: takes nothing and returns a plain struct.
+        let mut params = unsafe { sys::llama_model_default_params() };
+        params.n_gpu_layers = match options.gpu_layers {
+            GpuLayers::All => -1,
+            GpuLayers::Last(layers) => i32::from(layers),
+        };
+        params.load_mode = match options.load_mode {
+            LoadMode::Map => sys::LLAMA_LOAD_MODE_MMAP,
+            LoadMode::MapAndLock => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
+            LoadMode::Read => sys::LLAMA_LOAD_MODE_NONE,
+        };
+        params.check_tensors = options.check_tensors;
+        let mut watch = options.progress.as_mut().map(|progress| Watch {
+            progress,
+            stopped: false,
+            panic: None,
+        });
+        if let Some(watch) = &mut watch {
+            params.progress_callback = Some(watched);
+            params.progress_callback_user_data = ptr::from_mut(watch).cast();
+        }
+        log::forget();
+        // SAFETY: `path` is a C string and `watch`, which `params` points to, outlives the call.
+        let raw = NonNull::new(unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) });
+        // A model that came all the same is freed before the panic goes on.
+        let model = raw.map(Self::own);
+        if let Some(watch) = watch {
+            if let Some(panic) = watch.panic {
+                drop(model);
+                resume_unwind(panic);
+            }
+            if watch.stopped {
+                return Err(NoModel::Stopped);
+            }
+        }
+        model.ok_or_else(|| NoModel::Rejected(log::reason()))
+    }
+
+    fn own(raw: NonNull<sys::llama_model>) -> Self {
+        // SAFETY: `raw` is a live model; its vocabulary is part of it and lives as long.
+        let vocab = unsafe { sys::llama_model_get_vocab(raw.as_ptr()) };
+        let vocab = NonNull::new(vocab.cast_mut()).expect("a loaded model has a vocabulary");
+        Self { raw, vocab }
+    }
+
+    /// For the calls in this module's siblings.
+    pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
+        self.raw.as_ptr()
+    }
+
+    /// How many tokens the vocabulary has.
+    pub(crate) fn vocab_len(&self) -> usize {
+        // SAFETY: the vocabulary is live while `self` is.
+        count(unsafe { sys::llama_vocab_n_tokens(self.vocab.as_ptr()) })
+    }
+
+    /// Whether the model has a vocabulary at all.
+    pub(crate) fn has_vocab(&self) -> bool {
+        // SAFETY: the vocabulary is live while `self` is.
+        let kind = unsafe { sys::llama_vocab_type(self.vocab.as_ptr()) };
+        kind != sys::LLAMA_VOCAB_TYPE_NONE
+    }
+
+    /// How many tokens of context it was trained with.
+    pub(crate) fn context_len(&self) -> usize {
+        // SAFETY: the model is live while `self` is.
+        count(unsafe { sys::llama_model_n_ctx_train(self.raw.as_ptr()) })
+    }
+
+    /// How many parameters it has.
+    pub(crate) fn parameter_count(&self) -> u64 {
+        // SAFETY: the model is live while `self` is.
+        unsafe { sys::llama_model_n_params(self.raw.as_ptr()) }
+    }
+
+    /// The size of its tensors in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        // SAFETY: the model is live while `self` is.
+        unsafe { sys::llama_model_size(self.raw.as_ptr()) }
+    }
+
+    /// How many layers it has.
+    pub(crate) fn layer_count(&self) -> usize {
+        // SAFETY: the model is live while `self` is.
+        count(unsafe { sys::llama_model_n_layer(self.raw.as_ptr()) })
+    }
+
+    /// Whether it needs an encoder pass before decoding.
+    pub(crate) fn has_encoder(&self) -> bool {
+        // SAFETY: the model is live while `self` is.
+        unsafe { sys::llama_model_has_encoder(self.raw.as_ptr()) }
+    }
+
+    /// Whether it decodes at all.
+    pub(crate) fn has_decoder(&self) -> bool {
+        // SAFETY: the model is live while `self` is.
+        unsafe { sys::llama_model_has_decoder(self.raw.as_ptr()) }
+    }
+
+    /// Whether its memory is recurrent.
+    pub(crate) fn is_recurrent(&self) -> bool {
+        // SAFETY: the model is live while `self` is.
+        unsafe { sys::llama_model_is_recurrent(self.raw.as_ptr()) }
+    }
+
+    /// Whether its memory is partly recurrent.
+    pub(crate) fn is_hybrid(&self) -> bool {
+        // SAFETY: the model is live while `self` is.
+        unsafe { sys::llama_model_is_hybrid(self.raw.as_ptr()) }
+    }
+
+    /// Whether it fills in text in any order.
+    pub(crate) fn is_diffusion(&self) -> bool {
+        // SAFETY: the model is live while `self` is.
+        unsafe { sys::llama_model_is_diffusion(self.raw.as_ptr()) }
+    }
+
+    /// What llama.cpp calls it: architecture, size, number format.
+    pub(crate) fn description(&self) -> String {
+        text_of(|buffer, len| {
+            // SAFETY: the buffer has `len` bytes, and llama.h ends what it writes with a zero.
+            unsafe { sys::llama_model_desc(self.raw.as_ptr(), buffer, len) }
+        })
+        .unwrap_or_default()
+    }
+
+    /// The value of a metadata key, arrays excepted.
+    pub(crate) fn metadata(&self, key: &str) -> Option<String> {
+        let key = CString::new(key).ok()?;
+        text_of(|buffer, len| {
+            let model = self.raw.as_ptr();
+            // SAFETY: `key` is a C string, the buffer has `len` bytes, the model is live.
+            unsafe { sys::llama_model_meta_val_str(model, key.as_ptr(), buffer, len) }
+        })
+    }
+
+    /// The model's chat template.
+    pub(crate) fn chat_template(&self) -> Option<String> {
+        // SAFETY: the model is live; without a name llama.h gives the default template or null.
+        let text = unsafe { sys::llama_model_chat_template(self.raw.as_ptr(), ptr::null()) };
+        owned(text)
+    }
+
+    /// The token that starts a sequence, where the model wants one.
+    pub(crate) fn start(&self) -> Option<u32> {
+        // SAFETY: the vocabulary is live while `self` is.
+        let wanted = unsafe { sys::llama_vocab_get_add_bos(self.vocab.as_ptr()) };
+        // SAFETY: as above.
+        let token = unsafe { sys::llama_vocab_bos(self.vocab.as_ptr()) };
+        u32::try_from(token).ok().filter(|_| wanted)
+    }
+
+    /// Whether a token ends a generation. Out of range, none does.
+    pub(crate) fn is_end(&self, token: u32) -> bool {
+        let Some(token) = self.in_range(token) else { return false };
+        // SAFETY: the vocabulary is live and the token in range.
+        unsafe { sys::llama_vocab_is_eog(self.vocab.as_ptr(), token) }
+    }
+
+    /// Whether a token is one of control. Out of range, none is.
+    pub(crate) fn is_control(&self, token: u32) -> bool {
+        let Some(token) = self.in_range(token) else { return false };
+        // SAFETY: the vocabulary is live and the token in range; llama.cpp asserts both.
+        unsafe { sys::llama_vocab_is_control(self.vocab.as_ptr(), token) }
+    }
+
+    /// A token as the vocabulary writes it.
+    pub(crate) fn token_text(&self, token: u32) -> Option<String> {
+        let token = self.in_range(token)?;
+        // SAFETY: the vocabulary is live and the token in range.
+        owned(unsafe { sys::llama_vocab_get_text(self.vocab.as_ptr(), token) })
+    }
+
+    /// Appends a token's bytes; control tokens have some only where `special`.
+    pub(crate) fn token_bytes(&self, token: u32, special: bool, out: &mut Vec<u8>) {
+        let Some(token) = self.in_range(token) else { return };
+        let start = out.len();
+        let mut room = 32;
+        loop {
+            out.resize(start + room, 0);
+            let len = i32::try_from(room).unwrap_or(i32::MAX);
+            let buffer = out[start..].as_mut_ptr().cast();
+            let vocab = self.vocab.as_ptr();
+            // SAFETY: the buffer has `len` bytes, the vocabulary is live, the token in range.
+            let n = unsafe { sys::llama_token_to_piece(vocab, token, buffer, len, 0, special) };
+            match usize::try_from(n) {
+                Ok(written) => return out.truncate(start + written),
+                // Less than zero: the room it takes.
+                Err(_) => room = count(n.saturating_neg()),
+            }
+        }
+    }
+
+    /// The tokens of a text, or `None` where llama.cpp cannot tell.
+    ///
+    /// # Panics
+    /// Where the text is longer than `i32::MAX` bytes.
+    pub(crate) fn tokenize(&self, text: &str, special: bool) -> Option<Vec<u32>> {
+        let len = i32::try_from(text.len()).expect("the caller has checked the length");
+        // A token has a byte at least; some vocabularies put a space in front.
+        let mut tokens: Vec<sys::llama_token> = vec![0; text.len() + 8];
+        for _ in 0..2 {
+            let room = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
+            let (vocab, out) = (self.vocab.as_ptr(), tokens.as_mut_ptr());
+            let text = text.as_ptr().cast();
+            // SAFETY: `text` has `len` bytes, `out` room for `room` tokens, the vocabulary is live.
+            let n = unsafe { sys::llama_tokenize(vocab, text, len, out, room, false, special) };
+            match usize::try_from(n) {
+                Ok(written) => {
+                    let token = |token| u32::try_from(token).ok();
+                    return tokens[..written].iter().copied().map(token).collect();
+                }
+                Err(_) if n == i32::MIN => return None,
+                Err(_) => tokens.resize(count(-n), 0),
+            }
+        }
+        None
+    }
+
+    fn in_range(&self, token: u32) -> Option<sys::llama_token> {
+        let token = i32::try_from(token).ok()?;
+        (count(token) < self.vocab_len()).then_some(token)
+    }
+}
+
+/// Passes a load's progress on, and keeps a panic from crossing C++.
+unsafe extern "C" fn watched(share: f32, data: *mut c_void) -> bool {
+    // SAFETY: `data` is the `Watch` of the load that is calling, which nobody else uses meanwhile.
+    let watch = unsafe { &mut *data.cast::<Watch<'_>>() };
+    match catch_unwind(AssertUnwindSafe(|| (watch.progress)(share))) {
+        Ok(on) => {
+            watch.stopped |= !on;
+            on
+        }
+        Err(panic) => {
+            watch.panic = Some(panic);
+            false
+        }
+    }
+}
+
+/// A path as C wants it.
+pub(super) fn c_path(path: &Path) -> Result<CString, String> {
+    let text = path.to_str().ok_or_else(|| "the path is not UTF-8".to_owned())?;
+    CString::new(text).map_err(|_| "the path holds a zero byte".to_owned())
+}
+
+/// A count C gives as a signed number; below zero means none.
+fn count(n: i32) -> usize {
+    usize::try_from(n).unwrap_or(0)
+}
+
+/// A copy of a C string that may be null.
+fn owned(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and llama.h gives C strings that live as long as the model.
+    let text = unsafe { CStr::from_ptr(text) };
+    Some(text.to_string_lossy().into_owned())
+}
+
+/// A text from a call in the manner of `snprintf`: it gives the length and writes what has room.
+fn text_of(call: impl Fn(*mut c_char, usize) -> i32) -> Option<String> {
+    let mut buffer = vec![0_u8; 256];
+    for _ in 0..2 {
+        let len = usize::try_from(call(buffer.as_mut_ptr().cast(), buffer.len())).ok()?;
+        if len < buffer.len() {
+            return Some(String::from_utf8_lossy(&buffer[..len]).into_owned());
+        }
+        buffer.resize(len + 1, 0);
+    }
+    None
+}

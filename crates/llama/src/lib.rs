@@ -1,0 +1,49 @@
+//! llama.cpp behind one `unsafe` fence, as an engine and a tokeniser for Forerun.
+//!
+//! [`Model::load`] reads a GGUF file, [`Model::vocab`] turns text into tokens and back, and
+//! [`LlamaEngine`] runs the model over slots with a cache each. Only `ffi` speaks to llama.cpp;
+//! nothing of its C interface can be seen from outside. Sampling, drafting and chat templates are
+//! not here: engines give rows, and what becomes of them is decided elsewhere.
+
+mod engine;
+mod ffi;
+mod gguf;
+mod model;
+mod options;
+mod quantize;
+mod setup;
+mod tree;
+mod vocab;
+
+pub use engine::LlamaEngine;
+pub use model::{LoadError, Model};
+pub use options::{
+    CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode, ModelOptions, Progress,
+    UnknownName,
+};
+pub use quantize::{QuantizeError, QuantizeType, quantize};
+pub use setup::SetupError;
+pub use vocab::Vocab;
+
+/// Whether llama.cpp's own log goes to standard error; it is silent unless asked.
+pub fn set_verbose(verbose: bool) {
+    ffi::log::set_verbose(verbose);
+}
+
+/// Decodes greedily with nothing but llama.cpp's calls: the yardstick of `just overhead`. Gives
+/// the tokens and the time from the first of them to the last.
+///
+/// # Panics
+/// Where a call fails.
+#[cfg(feature = "bare")]
+pub fn bare_greedy(
+    model: &Model,
+    threads: std::num::NonZeroU32,
+    prompt: &[forerun_verify::Token],
+    count: usize,
+) -> (Vec<forerun_verify::Token>, std::time::Duration) {
+    let threads = i32::try_from(threads.get()).expect("a machine has fewer threads");
+    let prompt: Vec<i32> = prompt.iter().map(|token| token.0.cast_signed()).collect();
+    let (tokens, time) = ffi::bare::greedy(model.raw(), threads, &prompt, count);
+    (tokens.into_iter().map(|token| forerun_verify::Token(token.cast_unsigned())).collect(), time)
+}

@@ -1,0 +1,134 @@
+//! From options to what llama.cpp is told: every refusal and every size is decided here.
+
+use crate::ffi::context::{ContextParams, sequences_max};
+use crate::model::Model;
+use crate::options::{CacheType, EngineOptions, FlashAttention};
+
+/// llama.cpp rounds a sequence's cells up to a multiple of this.
+const CELLS_STEP: usize = 256;
+
+/// Why there is no engine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// llama.cpp numbers its sequences, and there is a largest number.
+    #[error(
+        "{slots} slots of {paths} paths are {} sequences, more than llama.cpp's {max}: \
+         ask for fewer slots or paths", .slots * .paths
+    )]
+    TooManySequences {
+        /// Slots asked for.
+        slots: usize,
+        /// Paths asked for.
+        paths: usize,
+        /// The most there can be.
+        max: usize,
+    },
+    /// The model has never seen a text this long.
+    #[error(
+        "a context of {asked} tokens is longer than the {trained} this model was trained with: \
+         ask for at most {trained}"
+    )]
+    ContextTooLong {
+        /// Tokens asked for.
+        asked: usize,
+        /// Tokens it was trained with.
+        trained: usize,
+    },
+    /// The cache has more cells than llama.cpp can number.
+    #[error(
+        "{slots} slots of {context_len} tokens are too large a cache: ask for fewer or shorter"
+    )]
+    CacheTooLarge {
+        /// Slots asked for.
+        slots: usize,
+        /// Tokens each.
+        context_len: usize,
+    },
+    /// Quantised values are only read by the fused kernel.
+    #[error("cached values as {kind} need flash attention: turn it on or cache them as f16")]
+    NeedsFlashAttention {
+        /// The format asked for.
+        kind: CacheType,
+    },
+    /// The memory is recurrent: it cannot be cut, so a tree of several paths cannot be left.
+    #[error(
+        "{paths} paths need a memory that can be cut, and this model's cannot: ask for one path"
+    )]
+    OnePathOnly {
+        /// Paths asked for.
+        paths: usize,
+    },
+    /// llama.cpp could not make the cache.
+    #[error("llama.cpp cannot run this model as asked: {reason}")]
+    Rejected {
+        /// Its own words.
+        reason: String,
+    },
+    /// The first pass failed.
+    #[error("llama.cpp failed on its first pass with code {code}")]
+    FirstPass {
+        /// Its code.
+        code: i32,
+    },
+}
+
+/// How many tokens each slot is to hold.
+pub(crate) fn context_len(model: &Model, options: &EngineOptions) -> Result<usize, SetupError> {
+    let trained = model.context_len();
+    let asked = options.context_len.map_or(trained, |len| len.get() as usize);
+    if asked > trained {
+        return Err(SetupError::ContextTooLong { asked, trained });
+    }
+    Ok(asked)
+}
+
+/// What llama.cpp is told, once the options are known to make sense.
+pub(crate) fn params(
+    options: &EngineOptions,
+    context_len: usize,
+) -> Result<ContextParams, SetupError> {
+    let (slots, paths) = (options.slots.get() as usize, options.paths.get() as usize);
+    let (sequences, max) = (slots.saturating_mul(paths), sequences_max());
+    if sequences > max {
+        return Err(SetupError::TooManySequences { slots, paths, max });
+    }
+    let values = options.cache_values;
+    if values.is_quantised() && options.flash_attention == FlashAttention::Off {
+        return Err(SetupError::NeedsFlashAttention { kind: values });
+    }
+    // Trunk and tree share a slot's cells, so there is room for all slots at their fullest. Cells
+    // of its own for each slot are counted in steps.
+    let unified = paths > 1 || slots == 1;
+    let each = if unified { context_len } else { context_len.next_multiple_of(CELLS_STEP) };
+    let cells = u32::try_from(each.saturating_mul(slots))
+        .ok()
+        .filter(|&cells| i32::try_from(cells).is_ok())
+        .ok_or(SetupError::CacheTooLarge { slots, context_len })?;
+    let sequences = u32::try_from(sequences).unwrap_or(u32::MAX);
+    let threads = options.threads.map_or_else(machine_threads, |n| thread_count(n.get()));
+    Ok(ContextParams {
+        cells,
+        sequences,
+        unified,
+        // llama.cpp wants room for a row of every sequence.
+        batch_len: options.batch_len.get().max(sequences),
+        pass_len: options.pass_len.get(),
+        threads: (threads, options.threads_batch.map_or(threads, |n| thread_count(n.get()))),
+        cache_types: (options.cache_keys, values),
+        flash_attention: options.flash_attention,
+        interrupt: options.interrupt.clone(),
+    })
+}
+
+/// Most threads llama.cpp's scheduler takes.
+const THREADS_MAX: i32 = 512;
+
+fn thread_count(threads: u32) -> i32 {
+    i32::try_from(threads).map_or(THREADS_MAX, |n| n.min(THREADS_MAX))
+}
+
+fn machine_threads() -> i32 {
+    let offered = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    i32::try_from(offered).map_or(THREADS_MAX, |n| n.min(THREADS_MAX))
+}

@@ -1,0 +1,112 @@
+//! Slots share passes and nothing else.
+#![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
+
+mod common;
+
+use common::{TEXT, count, path_to, row_after, tokens};
+use forerun_decode::{Branch, Engine, Keep, Output, Rows, Slot, Step, Token};
+use forerun_llama::LlamaEngine;
+
+#[test]
+fn two_slots_in_one_pass_are_as_if_alone() {
+    let model = common::model();
+    let text = tokens(&model, TEXT);
+    let mut engine = common::engine(3, 1);
+    let mut output = Output::default();
+    let prompts = [&text[..10], &text[20..35]];
+    let fill = |slot: u32, trunk| Step {
+        slot: Slot(slot),
+        keep: Keep::Trunk(0),
+        trunk,
+        tree: &[],
+        rows: Rows::Trunk,
+    };
+    // Slots out of order, and one left empty.
+    engine.extend(&[fill(2, prompts[0]), fill(0, prompts[1])], &mut output).unwrap();
+    let mut alone = common::engine(1, 1);
+    assert!(output.row(0) == row_after(&mut alone, prompts[0]));
+    assert!(output.row(1) == row_after(&mut alone, prompts[1]));
+
+    // Paths of different lengths, and a cut in one slot only.
+    let path = |start: usize, len: usize| -> Vec<Branch> {
+        (0..len).map(|parent| Branch { parent, token: text[start + parent] }).collect()
+    };
+    let trees = [path(40, 4), path(44, 2)];
+    let steps = [
+        Step { slot: Slot(2), keep: Keep::All, trunk: &[], tree: &trees[0], rows: Rows::Tree },
+        Step {
+            slot: Slot(0),
+            keep: Keep::Trunk(9),
+            trunk: &text[39..40],
+            tree: &trees[1],
+            rows: Rows::All,
+        },
+    ];
+    engine.extend(&steps, &mut output).unwrap();
+    assert_eq!(output.len(), 7);
+    for node in 1..=4 {
+        let sequence = [prompts[0], &path_to(&trees[0], node)].concat();
+        assert!(output.row(node - 1) == row_after(&mut alone, &sequence), "slot 2, node {node}");
+    }
+    for node in 0..=2 {
+        let sequence = [&prompts[1][..9], &text[39..40], &path_to(&trees[1], node)].concat();
+        assert!(output.row(4 + node) == row_after(&mut alone, &sequence), "slot 0, node {node}");
+    }
+    assert!(engine.is_consistent());
+}
+
+#[test]
+fn two_slots_with_trees_are_as_if_alone() {
+    let model = common::model();
+    let text = tokens(&model, TEXT);
+    let mut engine = common::engine(2, 3);
+    let mut output = Output::default();
+    let prompts = [&text[..9], &text[20..32]];
+    let branch = |(parent, index): (usize, usize)| Branch { parent, token: text[index] };
+    let trees: [Vec<Branch>; 2] = [
+        [(0, 40), (0, 41), (1, 42), (2, 43)].map(branch).to_vec(),
+        [(0, 44), (1, 45), (1, 46), (0, 47), (3, 48)].map(branch).to_vec(),
+    ];
+    let steps = [0, 1].map(|index: usize| Step {
+        slot: Slot(if index == 0 { 1 } else { 0 }),
+        keep: Keep::All,
+        trunk: prompts[index],
+        tree: &trees[index],
+        rows: Rows::All,
+    });
+    engine.extend(&steps, &mut output).unwrap();
+    let mut alone = common::engine(1, 1);
+    let mut row = 0;
+    for (prompt, tree) in prompts.into_iter().zip(&trees) {
+        for node in 0..=tree.len() {
+            let sequence: Vec<Token> = [prompt, &path_to(tree, node)].concat();
+            assert!(output.row(row) == row_after(&mut alone, &sequence), "row {row}");
+            row += 1;
+        }
+    }
+    assert!(engine.is_consistent());
+}
+
+#[test]
+fn every_slot_has_the_whole_context_for_itself() {
+    let model = common::model();
+    let text = tokens(&model, TEXT);
+    // Not a multiple of what llama.cpp rounds to, with cells apart and shared.
+    for (slots, paths) in [(3, 1), (3, 2), (1, 1)] {
+        let mut options = common::options(slots, paths);
+        options.context_len = Some(count(30));
+        let mut engine = LlamaEngine::new(&model, &options).unwrap();
+        assert_eq!((engine.context_len(), engine.slot_count()), (30, slots as usize));
+        let steps: Vec<Step<'_>> = (0..slots)
+            .map(|slot| Step {
+                slot: Slot(slot),
+                keep: Keep::All,
+                trunk: &text[..30],
+                tree: &[],
+                rows: Rows::None,
+            })
+            .collect();
+        engine.extend(&steps, &mut Output::default()).unwrap();
+        assert!(engine.is_consistent());
+    }
+}
