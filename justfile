@@ -73,8 +73,8 @@ fuzz cases="100000" seed="1":
         FORERUN_FUZZ_CASES={{ cases }} FORERUN_FUZZ_SEED={{ seed }} \
         cargo test --release -p forerun-verify --test props report -- --ignored --nocapture
 
-# Plain against drafted decoding on a real model, 20,000 texts each: writes bench/decode/two-sample.md.
-two-sample samples="20000":
+# Plain against drafted decoding on a real model, 20,000 texts for each setting: writes bench/decode/two-sample.md.
+two-sample samples="10000":
     FORERUN_SAMPLES={{ samples }} FORERUN_WRITE_REPORTS=1 \
         cargo test --release -p forerun-llama --test two_sample -- --ignored --nocapture
 

@@ -110,7 +110,7 @@ impl<'a> Writer<'a> {
         let (prompt_len, stats) = (generation.sequence().prompt_len(), generation.stats().clone());
         let sequence = generation.into_sequence();
         for drafter in self.loaded.decoder.drafters() {
-            drafter.ended(sequence.tokens());
+            drafter.ended(sequence.output());
         }
         let tokens = sequence.output().to_vec();
         self.sequence = Some(sequence);

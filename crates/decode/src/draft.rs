@@ -94,6 +94,6 @@ pub trait Drafter: Send {
         Duration::ZERO
     }
 
-    /// Tells which tokens were committed to a sequence that ended, for drafters that learn.
-    fn ended(&mut self, _tokens: &[Token]) {}
+    /// Tells the output of a text that ended, for drafters that learn.
+    fn ended(&mut self, _output: &[Token]) {}
 }

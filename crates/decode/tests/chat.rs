@@ -171,6 +171,10 @@ fn errors_name_the_line() {
     let refused = ChatError::Refused { line: 2, message: "never".into() };
     assert_eq!(render(source), Err(refused));
 
+    let error = render("\n{% include 'chat' %}").unwrap_err();
+    let ChatError::Failed { line: 2, message } = &error else { panic!("{error}") };
+    assert!(message.contains("recursion limit"), "{message}");
+
     // A function is undefined where it has nothing to tell.
     let error = render("{{ strftime_now('%Y') }}").unwrap_err();
     assert!(matches!(error, ChatError::Failed { line: 1, .. }), "{error}");
@@ -185,8 +189,17 @@ fn errors_name_the_line() {
 fn every_rendering_ends() {
     let spin = "{% for x in range(99999) %}{% for x in range(99999) %}{% endfor %}{% endfor %}";
     assert_eq!(render(spin), Err(ChatError::Endless));
+    // A turn of the inner loop takes three instructions.
+    let turns = |count| {
+        let spin = "{% for x in range(COUNT) %}{% for x in range(99999) %}{% endfor %}{% endfor %}";
+        render(&spin.replace("COUNT", count))
+    };
+    assert_eq!((turns("30"), turns("40")), (Ok(String::new()), Err(ChatError::Endless)));
     let flood = "{% set x = 'x' * 1000000 %}{% for i in range(99999) %}{{ x }}{% endfor %}";
     assert_eq!(render(flood), Err(ChatError::Flood));
+    let long = |len: usize| render(&format!("{{{{ 'x' * {len} }}}}")).map(|prompt| prompt.len());
+    assert_eq!(long(ChatTemplate::PROMPT_MAX), Ok(ChatTemplate::PROMPT_MAX));
+    assert_eq!(long(ChatTemplate::PROMPT_MAX + 1), Err(ChatError::Flood));
     for recursion in [
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
         "{% set n = namespace(x=0) %}{% for i in range(999) %}{% set n.x = [n.x] %}{% endfor %}\

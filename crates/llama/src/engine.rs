@@ -4,6 +4,7 @@
 //! caches as they were. Then the caches are cut, and then the new tokens run. What a slot holds is
 //! kept by [`Tree`]; this file carries its changes out and never looks inside.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,6 +34,7 @@ pub struct LlamaEngine {
     slots: Vec<Tree>,
     // From here on: kept between calls for their memory alone.
     plans: Vec<Plan>,
+    order: Vec<usize>,
     batch: Batch,
     entries: Entries,
 }
@@ -46,7 +48,7 @@ struct Plan {
     cutting: Vec<Change>,
     sharing: Vec<Change>,
     // Where in the batch its tokens are.
-    start: usize,
+    tokens: Range<usize>,
 }
 
 /// Which paths each new node belongs to: counts, then lists one after the other.
@@ -78,10 +80,11 @@ impl LlamaEngine {
             slots: vec![Tree::default(); slots],
             context,
             plans: Vec::new(),
+            order: Vec::new(),
             batch: Batch::default(),
             entries: Entries::default(),
         };
-        engine.can_cut = engine.probe()?;
+        engine.can_cut = engine.probe(model)?;
         if paths > 1 && !engine.can_cut {
             return Err(SetupError::OnePathOnly { paths });
         }
@@ -108,7 +111,7 @@ impl LlamaEngine {
     }
 
     /// Whether the memory can be cut: it is asked to forget one token of two.
-    fn probe(&mut self) -> Result<bool, SetupError> {
+    fn probe(&mut self, model: &Model) -> Result<bool, SetupError> {
         let ids = self.batch.ids(std::iter::once(0));
         for position in 0..2 {
             self.batch.push(Token(0), position, ids);
@@ -118,8 +121,9 @@ impl LlamaEngine {
         let can_cut = self.context.remove(0, 1);
         self.context.clear();
         match passed {
-            // The pass ended early because whoever shares the flag wants to stop; it will again.
-            Passed::Done | Passed::Interrupted => Ok(can_cut),
+            Passed::Done => Ok(can_cut),
+            // Whoever holds the flag wants to stop, so there was nothing to forget: ask the model.
+            Passed::Interrupted => Ok(!model.is_recurrent()),
             other => Err(SetupError::FirstPass { code: code(other) }),
         }
     }
@@ -162,37 +166,32 @@ impl LlamaEngine {
     }
 
     /// Fills the batch with the tokens of all steps.
-    fn fill(&mut self, steps: &[Step<'_>]) {
+    fn fill(&mut self, steps: &[Step<'_>], tokens: usize) {
         self.batch.clear();
-        let paths = self.paths;
-        for (step, plan) in steps.iter().zip(&mut self.plans) {
-            plan.start = self.batch.len();
-            let ids = self.batch.ids((0..paths).map(|path| sequence(paths, plan.slot, path)));
-            let trunk_start = plan.cut.trunk_len();
-            for (offset, &token) in step.trunk.iter().enumerate() {
-                self.batch.push(token, trunk_start + offset, ids);
-            }
-            let cached = plan.cut.node_count();
-            self.entries.collect(&plan.grown, cached);
-            for (offset, branch) in step.tree.iter().enumerate() {
-                let node = cached + offset + 1;
-                let ids = self.entries.paths_of(offset);
-                let ids = ids.iter().map(|&path| sequence(paths, plan.slot, path));
-                let ids = self.batch.ids(ids);
-                self.batch.push(branch.token, plan.grown.position(node), ids);
-            }
-            let trunk_end = plan.start + step.trunk.len();
+        self.order.clear();
+        self.order.extend(0..steps.len());
+        // Slots with cells of their own only share a pass where they follow each other. Rows must
+        // come in the order of the steps, so what takes several calls is left as it is.
+        if tokens <= self.batch_len {
+            self.order.sort_unstable_by_key(|&index| steps[index].slot);
+        }
+        for &index in &self.order {
+            let (step, plan) = (&steps[index], &mut self.plans[index]);
+            let start = self.batch.len();
+            plan.fill(step, self.paths, &mut self.entries, &mut self.batch);
+            plan.tokens = start..self.batch.len();
+            let trunk_end = start + step.trunk.len();
             if matches!(step.rows, Rows::Trunk | Rows::All) {
                 self.batch.want_row(trunk_end - 1);
             }
             if matches!(step.rows, Rows::Tree | Rows::All) {
-                (trunk_end..self.batch.len()).for_each(|index| self.batch.want_row(index));
+                (trunk_end..plan.tokens.end).for_each(|index| self.batch.want_row(index));
             }
         }
     }
 
     /// Runs the batch, in as many calls as it takes, and copies the rows out after each.
-    fn run(&mut self, output: &mut Output) -> Result<(), Passed> {
+    fn run(&mut self, step_count: usize, output: &mut Output) -> Result<(), Passed> {
         let mut start = 0;
         while start < self.batch.len() {
             // llama.cpp asks only where it runs on the processor, so ask between calls as well.
@@ -204,9 +203,12 @@ impl LlamaEngine {
             if passed != Passed::Done {
                 return Err(passed);
             }
-            for index in (start..end).filter(|&index| self.batch.wants_row(index)) {
-                let row = self.context.logits(index - start);
-                output.push(row.ok_or(Passed::Failed(NO_ROW))?);
+            for plan in &self.plans[..step_count] {
+                let ran = plan.tokens.start.max(start)..plan.tokens.end.min(end);
+                for index in ran.filter(|&index| self.batch.wants_row(index)) {
+                    let row = self.context.logits(index - start);
+                    output.push(row.ok_or(Passed::Failed(NO_ROW))?);
+                }
             }
             start = end;
         }
@@ -275,8 +277,8 @@ impl Engine for LlamaEngine {
             // Sharing cells cannot fail.
             apply(&mut self.context, self.paths, plan.slot, &plan.sharing);
         }
-        self.fill(steps);
-        if let Err(passed) = self.run(output) {
+        self.fill(steps, tokens);
+        if let Err(passed) = self.run(steps.len(), output) {
             output.clear(self.vocab_len);
             return Err(self.take_back(steps, passed, tokens));
         }
@@ -300,6 +302,21 @@ impl Plan {
             return Err("the row after its trunk is wanted, but the trunk gets no token".to_owned());
         }
         Ok(())
+    }
+
+    /// Appends the step's tokens to the batch: the trunk's to every path, each node's to its own.
+    fn fill(&self, step: &Step<'_>, paths: usize, entries: &mut Entries, batch: &mut Batch) {
+        let ids = batch.ids((0..paths).map(|path| sequence(paths, self.slot, path)));
+        for (offset, &token) in step.trunk.iter().enumerate() {
+            batch.push(token, self.cut.trunk_len() + offset, ids);
+        }
+        let cached = self.cut.node_count();
+        entries.collect(&self.grown, cached);
+        for (offset, branch) in step.tree.iter().enumerate() {
+            let through = entries.paths_of(offset).iter();
+            let ids = batch.ids(through.map(|&path| sequence(paths, self.slot, path)));
+            batch.push(branch.token, self.grown.position(cached + offset + 1), ids);
+        }
     }
 
     /// Whether a part of what the slot holds must go while another stays.

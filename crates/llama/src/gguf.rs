@@ -1,7 +1,8 @@
 //! A walk over a GGUF file's header, to tell a file cut short from one that is damaged.
 //!
-//! llama.cpp reads the header again and judges what it means; here only lengths are followed. The
-//! one exception is a vocabulary that names two tokens alike, on which llama.cpp ends the process.
+//! llama.cpp reads the header again and judges what it means; here only lengths are followed, and
+//! the two mistakes looked for on which llama.cpp ends the process instead of giving an error: two
+//! tokens of one name, and a number of layers that cannot be.
 
 use std::collections::HashSet;
 use std::io::{self, BufReader, Read, Seek};
@@ -11,6 +12,10 @@ const STRING_MAX: u64 = 1 << 30;
 const ITEMS_MAX: u64 = 1 << 30;
 const ENTRIES_MAX: u64 = 1 << 20;
 const DIMENSIONS_MAX: u32 = 4;
+const LAYERS_MAX: u32 = 512;
+
+/// Bytes read at once: a header has some million short strings at most.
+const BUFFER_LEN: usize = 1 << 18;
 
 // The types of values that matter here.
 const U32: u32 = 4;
@@ -35,7 +40,7 @@ pub(crate) type BlockOf = fn(u32) -> Option<(u64, u64)>;
 
 /// Checks that a file of `len` bytes holds all that its header says.
 pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Result<(), Fault> {
-    let mut walk = Walk { file: BufReader::new(file), at: 0, len };
+    let mut walk = Walk { file: BufReader::with_capacity(BUFFER_LEN, file), at: 0, len };
     let mut magic = [0; 4];
     if len < 4 || walk.read(&mut magic).is_err() || magic != *b"GGUF" {
         return Err(Fault::NotGguf);
@@ -53,6 +58,7 @@ pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Resu
         match (key.as_slice(), kind) {
             (b"general.alignment", U32) => alignment = u64::from(walk.u32()?),
             (b"tokenizer.ggml.tokens", ARRAY) => walk.token_names()?,
+            (key, U32) if key.ends_with(b".block_count") => walk.layers()?,
             _ => walk.skip_value(kind)?,
         }
     }
@@ -138,13 +144,22 @@ impl<F: Read + Seek> Walk<F> {
         Ok(bytes)
     }
 
+    /// Reads the number of layers, which llama.cpp has a table for.
+    fn layers(&mut self) -> Result<(), Fault> {
+        match self.u32()? {
+            1..=LAYERS_MAX => Ok(()),
+            layers => damaged(format!("{layers} layers, and there must be 1 to {LAYERS_MAX}")),
+        }
+    }
+
     /// Reads the vocabulary, in which no name may occur twice.
     fn token_names(&mut self) -> Result<(), Fault> {
         let (kind, items) = (self.u32()?, self.up_to(ITEMS_MAX, "items")?);
         if kind != STRING {
             return damaged(format!("tokens named by values of type {kind}"));
         }
-        let mut names = HashSet::new();
+        // Room for the largest vocabularies in use, so that the set does not grow step by step.
+        let mut names = HashSet::with_capacity(usize::try_from(items.min(1 << 19)).unwrap_or(0));
         for item in 0..items {
             let mut name = self.string()?;
             // llama.cpp reads up to the first zero, and gives the nameless names of their own.

@@ -86,3 +86,44 @@ impl Tokenizer for Vocab {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::model::check_file;
+    use crate::options::ModelOptions;
+
+    #[test]
+    fn the_table_holds_what_llama_cpp_says_of_each_token() {
+        let dir = std::env::var_os("FORERUN_MODELS").map(PathBuf::from).or_else(|| {
+            std::env::home_dir().map(|home| home.join(".cache").join("forerun").join("models"))
+        });
+        let path = dir.expect("there is a home directory").join("SmolLM2-135M-Instruct.Q4_1.gguf");
+        assert!(path.is_file(), "{} is missing: run `just models`", path.display());
+        let start = Instant::now();
+        check_file(&path).unwrap();
+        let checked = start.elapsed();
+        let Ok(raw) = RawModel::load(&mut ModelOptions::new(path)) else { panic!("no model") };
+        let raw = Arc::new(raw);
+        let start = Instant::now();
+        let vocab = Vocab::new(Arc::clone(&raw));
+        println!("{} tokens: {:?}, file checked in {checked:?}", raw.vocab_len(), start.elapsed());
+
+        let (mut kept, mut asked) = (Vec::new(), Vec::new());
+        for token in 0..u32::try_from(raw.vocab_len()).unwrap() {
+            kept.clear();
+            asked.clear();
+            vocab.bytes(Token(token), &mut kept);
+            raw.token_bytes(token, false, &mut asked);
+            assert_eq!(kept, asked, "token {token}");
+            assert_eq!(vocab.is_end(Token(token)), raw.is_end(token), "token {token}");
+            // Control tokens have no bytes, though they have a name.
+            if raw.is_control(token) {
+                assert!(kept.is_empty() && raw.token_text(token).is_some(), "token {token}");
+            }
+        }
+    }
+}

@@ -118,7 +118,7 @@ fn load_apart(path: &Path) -> Result<String, String> {
 fn a_damaged_header_never_ends_the_process() {
     let file = start_of_model("damaged.gguf", u64::MAX);
     let mut handle = OpenOptions::new().read(true).write(true).open(&file.0).unwrap();
-    let count = std::env::var("FORERUN_DAMAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(24);
+    let count = std::env::var("FORERUN_DAMAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(64);
     let mut dice =
         Dice(std::env::var("FORERUN_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1));
     let (mut ended, mut loaded) = (Vec::new(), 0);
@@ -148,6 +148,45 @@ fn a_damaged_header_never_ends_the_process() {
     }
     println!("{loaded} of {count} loaded");
     assert!(ended.is_empty(), "{} of {count}:\n{}", ended.len(), ended.join("\n"));
+}
+
+#[test]
+fn numbers_out_of_bounds_in_the_header_never_end_the_process() {
+    let file = start_of_model("numbers.gguf", u64::MAX);
+    let mut handle = OpenOptions::new().read(true).write(true).open(&file.0).unwrap();
+    let mut head = vec![0; 1 << 12];
+    handle.read_exact(&mut head).unwrap();
+    let keys = [
+        "llama.block_count",
+        "llama.context_length",
+        "llama.embedding_length",
+        "llama.feed_forward_length",
+        "llama.attention.head_count",
+        "llama.attention.head_count_kv",
+        "llama.attention.layer_norm_rms_epsilon",
+        "llama.rope.dimension_count",
+        "llama.rope.freq_base",
+        "llama.vocab_size",
+    ];
+    let mut ended = Vec::new();
+    for key in keys {
+        // A key is its length, its name, the type of its value and the value.
+        let name = [&(key.len() as u64).to_le_bytes(), key.as_bytes()].concat();
+        let found = head.windows(name.len()).position(|window| window == name);
+        let at = found.unwrap_or_else(|| panic!("{key} is in the header")) + name.len() + 4;
+        let right = head[at..at + 4].to_vec();
+        for wrong in [0_u32, 1, 1 << 20, u32::MAX] {
+            handle.seek(SeekFrom::Start(at as u64)).unwrap();
+            handle.write_all(&wrong.to_le_bytes()).unwrap();
+            match load_apart(&file.0) {
+                Ok(line) => println!("{key} = {wrong}: {line}"),
+                Err(end) => ended.push(format!("{key} = {wrong}: {end}")),
+            }
+        }
+        handle.seek(SeekFrom::Start(at as u64)).unwrap();
+        handle.write_all(&right).unwrap();
+    }
+    assert!(ended.is_empty(), "{}:\n{}", ended.len(), ended.join("\n"));
 }
 
 #[test]

@@ -160,6 +160,20 @@ fn every_cache_type_runs() {
 }
 
 #[test]
+fn an_engine_made_while_interrupted_works_afterwards() {
+    let model = common::model();
+    let text = tokens(&model, TEXT);
+    let flag = Arc::new(AtomicBool::new(true));
+    let mut options = options(1, 2);
+    options.interrupt = Some(Arc::clone(&flag));
+    let mut engine = LlamaEngine::new(&model, &options).unwrap();
+    assert!(engine.can_cut());
+    flag.store(false, Ordering::Relaxed);
+    let row = rows(&mut engine, step(Keep::All, &text[..8], &[], Rows::Trunk));
+    assert!(row[0] == row_after(&mut common::engine(1, 1), &text[..8]));
+}
+
+#[test]
 fn a_step_may_append_nothing() {
     let model = common::model();
     let text = tokens(&model, TEXT);
