@@ -8,6 +8,11 @@
 use forerun_verify::Token;
 
 /// A cached sequence of an engine.
+///
+/// ```
+/// # use forerun_decode::Slot;
+/// assert!(Slot(0) < Slot(1));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
@@ -46,6 +51,16 @@ pub enum Rows {
 }
 
 /// One slot's share of a pass: forget what is no longer true, then append.
+///
+/// ```
+/// use forerun_decode::*;
+/// // Two drafted paths with a common first token, above one committed token.
+/// let branch = |parent, id| Branch { parent, token: Token(id) };
+/// let tree = [branch(0, 7), branch(1, 8), branch(1, 9)];
+/// let trunk = [Token(5)];
+/// let step = Step { slot: Slot(0), keep: Keep::To(0), trunk: &trunk, tree: &tree, rows: Rows::All };
+/// assert_eq!(step.row_count(), 4);
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     /// Whose cache.
@@ -73,6 +88,15 @@ impl Step<'_> {
 }
 
 /// The rows of a pass, in the order of its steps. Kept by the caller, so that memory is reused.
+///
+/// ```
+/// use forerun_decode::Output;
+/// let mut output = Output::default();
+/// output.clear(2);
+/// output.push(&[0.5, -1.0]);
+/// output.row_mut(0)[1] += 1.0;
+/// assert_eq!((output.len(), output.row(0)), (1, &[0.5, 0.0][..]));
+/// ```
 #[derive(Debug, Default)]
 pub struct Output {
     logits: Vec<f32>,
@@ -160,6 +184,12 @@ pub enum Caches {
 }
 
 /// Why a pass failed, and what is still true afterwards.
+///
+/// ```
+/// use forerun_decode::{Caches, EngineError};
+/// assert_eq!(EngineError::Full { tokens: 3 }.caches(), Caches::Cut);
+/// assert_eq!(EngineError::Broken { backend: "toy", code: -3 }.caches(), Caches::Lost);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {

@@ -11,6 +11,13 @@ use crate::engine::Slot;
 use crate::sampling::Sampling;
 
 /// How a draft is judged.
+///
+/// ```
+/// use forerun_decode::Verification;
+/// use forerun_verify::{BlockRule, Noise};
+/// assert_eq!(Verification::rule(BlockRule).name(), "block");
+/// assert_eq!(Verification::Coupled(Noise::new(7)).name(), "coupled");
+/// ```
 #[derive(Debug, Clone)]
 pub enum Verification {
     /// By a rule that spends chance.
@@ -58,6 +65,11 @@ impl Verification {
 }
 
 /// What a sequence drafts, and how it is judged. May change between rounds, by what is known then.
+///
+/// ```
+/// # use forerun_decode::Plan;
+/// assert!(Plan::plain().drafters.is_empty());
+/// ```
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Which of the decoder's drafters propose; none for plain decoding.
@@ -76,6 +88,13 @@ impl Plan {
 }
 
 /// The committed tokens of one request, prompt included, and what is cached of them.
+///
+/// ```
+/// use forerun_decode::*;
+/// let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
+/// sequence.begin(vec![Token(1), Token(2)], 10);
+/// assert_eq!((sequence.prompt_len(), sequence.output().len(), sequence.wanted()), (2, 0, 10));
+/// ```
 #[derive(Debug)]
 pub struct Sequence {
     slot: Slot,
