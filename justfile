@@ -73,8 +73,8 @@ fuzz cases="100000" seed="1":
         FORERUN_FUZZ_CASES={{ cases }} FORERUN_FUZZ_SEED={{ seed }} \
         cargo test --release -p forerun-verify --test props report -- --ignored --nocapture
 
-# Plain against drafted decoding on a real model, 20,000 texts for each setting: writes bench/decode/two-sample.md.
-two-sample samples="10000":
+# Plain against drafted decoding on a real model, 20,000 texts in all: writes bench/decode/two-sample.md.
+two-sample samples="5000":
     FORERUN_SAMPLES={{ samples }} FORERUN_WRITE_REPORTS=1 \
         cargo test --release -p forerun-llama --test two_sample -- --ignored --nocapture
 
@@ -90,6 +90,12 @@ overhead:
 # writes bench/decode/speed.md.
 speed:
     cargo run --release -p forerun-llama --features bare --example reports -- speed
+
+# The terminal picture of the README, from a real chat; needs tmux and the Python package rich.
+picture:
+    cargo build --release -p forerun
+    python3 docs/terminal.py "${CARGO_TARGET_DIR:-target}/release/forerun" \
+        "${FORERUN_MODELS:-${XDG_CACHE_HOME:-$HOME/.cache}/forerun/models}"
 
 # Known vulnerabilities of dependencies; fetches the advisory database.
 advisories:

@@ -50,7 +50,7 @@ def main(forerun: str, models: str) -> None:
     try:
         time.sleep(1)
         tmux("send-keys", COMMAND, "Enter")
-        wait_for("> ")
+        wait_for("the target's own")
         tmux("send-keys", QUESTION, "Enter")
         wait_for("tokens/s")
         tmux("send-keys", "/stats", "Enter")

@@ -89,15 +89,19 @@ class Wheels:
 
 @dataclass(frozen=True)
 class Grown:
-    """The base, `copies` times as deep."""
+    """The base, or a file made before this one, `copies` times as deep."""
 
     copies: int
+    source: str = ""
 
     def __str__(self) -> str:
-        return f"grown x{self.copies}"
+        return f"{self.source} grown x{self.copies}".lstrip()
 
     def make(self, out: Path, shop: Workshop) -> None:
-        grow(shop.base, out, self.copies)
+        source = shop.folder / self.source if self.source else shop.base
+        if not source.exists():
+            raise Failure(f"{out.stem} is grown from {self.source}; name that one too")
+        grow(source, out, self.copies)
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,7 @@ MODELS = (
     Model("SmolLM2-pruned-10+10.gguf", Pruned(10, 10), extra=True),
     Model("SmolLM2-pruned-8+0.gguf", Pruned(8, 0), extra=True),
     Model("SmolLM2-grown-x8.gguf", Grown(8)),
+    Model("SmolLM2-grown-x8.Q8_0.gguf", Grown(8, "SmolLM2-135M-Instruct.Q8_0.gguf"), extra=True),
     Model("SmolLM2-grown-x16.gguf", Grown(16), extra=True),
     GEMMA,
 )

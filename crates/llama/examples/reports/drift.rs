@@ -49,15 +49,21 @@ pub(crate) fn report() {
     lab::write("drift.md", &text);
 }
 
+/// Reads a prompt but its last token, so that all passes after it start from the same cache.
+fn read(engine: &mut LlamaEngine, prompt: &[Token]) {
+    let trunk = &prompt[..prompt.len() - 1];
+    let step = Step { slot: Slot(0), keep: Keep::Trunk(0), trunk, tree: &[], rows: Rows::None };
+    engine.extend(&[step], &mut Output::default()).expect("the pass succeeds");
+}
+
 /// Greedy text and its rows, one token a pass.
 fn alone(engine: &mut LlamaEngine, mut tokens: Vec<Token>) -> (Vec<Token>, Vec<Vec<f32>>) {
+    read(engine, &tokens);
     let (mut rows, mut output) = (Vec::new(), Output::default());
-    let (mut keep, mut done) = (Keep::Trunk(0), 0);
     for _ in 0..POSITIONS {
-        let trunk = &tokens[done..];
-        let step = Step { slot: Slot(0), keep, trunk, tree: &[], rows: Rows::Trunk };
+        let trunk = &tokens[tokens.len() - 1..];
+        let step = Step { slot: Slot(0), keep: Keep::All, trunk, tree: &[], rows: Rows::Trunk };
         engine.extend(&[step], &mut output).expect("the pass succeeds");
-        (keep, done) = (Keep::All, tokens.len());
         rows.push(output.row(0).to_vec());
         tokens.push(argmax(output.row(0)));
     }
@@ -66,18 +72,18 @@ fn alone(engine: &mut LlamaEngine, mut tokens: Vec<Token>) -> (Vec<Token>, Vec<V
 
 /// The same rows, in blocks: a committed token and `len - 1` drafted ones, all of them accepted.
 fn in_blocks(engine: &mut LlamaEngine, tokens: &[Token], len: usize) -> Vec<Vec<f32>> {
-    let (mut rows, mut output) = (Vec::new(), Output::default());
-    let (mut keep, mut done, mut end) = (Keep::Trunk(0), 0, tokens.len() - POSITIONS);
+    let mut done = tokens.len() - POSITIONS - 1;
+    read(engine, &tokens[..=done]);
+    let (mut rows, mut output, mut keep) = (Vec::new(), Output::default(), Keep::All);
     while rows.len() < POSITIONS {
-        let drafted = &tokens[end..tokens.len().min(end + len - 1)];
+        let drafted = &tokens[done + 1..tokens.len().min(done + len)];
         let branch = |(parent, token): (usize, &Token)| Branch { parent, token: *token };
         let tree: Vec<Branch> = drafted.iter().enumerate().map(branch).collect();
-        let trunk = &tokens[done..end];
+        let trunk = &tokens[done..=done];
         let step = Step { slot: Slot(0), keep, trunk, tree: &tree, rows: Rows::All };
         engine.extend(&[step], &mut output).expect("the pass succeeds");
         rows.extend((0..output.len()).map(|row| output.row(row).to_vec()));
-        (keep, done) = (Keep::To(tree.len()), end + tree.len());
-        end = done + 1;
+        (keep, done) = (Keep::To(tree.len()), done + 1 + tree.len());
     }
     rows.truncate(POSITIONS);
     rows

@@ -15,7 +15,7 @@ use forerun_verify::{BlockRule, Philox};
 /// The model all others are made of.
 pub(crate) const SMOL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 /// It, made eight times as deep without saying anything else.
-pub(crate) const GROWN: &str = "SmolLM2-grown-x8.gguf";
+pub(crate) const GROWN: &str = "SmolLM2-grown-x8.Q8_0.gguf";
 
 /// A model file of `just models`.
 pub(crate) fn path(name: &str) -> PathBuf {

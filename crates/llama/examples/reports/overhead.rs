@@ -7,8 +7,8 @@ use forerun_llama::bare_greedy;
 
 use crate::lab::{self, Job, Runs};
 
-const LEN: usize = 128;
-const REPEATS: usize = 12;
+const LEN: usize = 96;
+const REPEATS: usize = 8;
 
 pub(crate) fn report() {
     let mut text = format!(
