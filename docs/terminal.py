@@ -6,6 +6,7 @@ usage: docs/terminal.py FORERUN MODELS        (needs: tmux; pip install rich)
 FORERUN is the binary, MODELS the folder of `just models`. Nothing is edited: what the terminal shows is drawn.
 """
 
+import re
 import subprocess
 import sys
 import time
@@ -60,8 +61,10 @@ def main(forerun: str, models: str) -> None:
         tmux("kill-server")
     console = Console(record=True, width=COLUMNS, file=open("/dev/null", "w", encoding="utf-8"))
     console.print(Text.from_ansi(shown))
-    picture = Path(__file__).with_suffix(".svg")
-    console.save_svg(str(picture), title="forerun chat", theme=MONOKAI)
+    drawn = console.export_svg(title="forerun chat", theme=MONOKAI)
+    # The reader's own monospaced font; a picture fetches nothing from elsewhere.
+    drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
+    Path(__file__).with_suffix(".svg").write_text(drawn, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ use forerun_decode::{
 use forerun_llama::{CacheType, EngineOptions, LlamaEngine, Model, ModelOptions};
 use forerun_verify::{BlockRule, Philox, Random};
 
-const LEN: usize = 48;
+const LEN: usize = 32;
 
 /// The prompts, as chats.
 fn prompts(model: &Model) -> Vec<Vec<Token>> {
