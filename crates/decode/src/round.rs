@@ -324,7 +324,9 @@ fn share(sequence: &Sequence, draft: Draft) -> Share {
     let len = sequence.tokens.len();
     let reuse = sequence.cached.reuse(&sequence.tokens);
     let end = len.min(reuse.len + CHUNK_LEN);
-    let rows = if end == len { Rows::All } else { Rows::None };
+    // Read again after the caches were lost: the draft would stand on half a text.
+    let (rows, draft) =
+        if end == len { (Rows::All, draft) } else { (Rows::None, Draft::empty(draft.vocab_len())) };
     let branch = |(_, token, parent): (Node, _, Node)| Branch { parent: parent.index(), token };
     let tree = draft.nodes().map(branch).collect();
     Share { reuse, end, draft, tree, rows }

@@ -267,6 +267,50 @@ fn a_target_that_fails_commits_nothing_and_can_be_asked_again() {
     }
 }
 
+/// Wants no draft above a text that is only half read.
+struct Watchful(ToyEngine);
+
+impl Engine for Watchful {
+    fn vocab_len(&self) -> usize {
+        VOCAB
+    }
+    fn context_len(&self) -> usize {
+        self.0.context_len()
+    }
+    fn slot_count(&self) -> usize {
+        1
+    }
+    fn paths_max(&self) -> usize {
+        1
+    }
+    fn can_cut(&self) -> bool {
+        true
+    }
+    fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
+        assert!(steps.iter().all(|step| step.rows != Rows::None || step.tree.is_empty()));
+        self.0.extend(steps, output)
+    }
+}
+
+#[test]
+fn a_long_text_whose_caches_are_lost_is_read_again_before_it_is_drafted_for() {
+    let fault = EngineError::Broken { backend: "toy", code: -3 };
+    // Two passes read the prompt; the fifth fails in the middle of the text.
+    let engine = ToyEngine::new(toy(1), 700).failing(4, fault);
+    let long = Box::new(ModelDrafter::new(Box::new(ToyEngine::new(toy(2), 700))));
+    let mut decoder = Decoder::new(Box::new(Watchful(engine)), vec![long]).unwrap();
+    let mut sequence = Sequence::new(Slot(0), no_end(), drafted(3));
+    sequence.begin(prompt().repeat(120), 20);
+    let mut chance = Random(Philox::new(1));
+    let mut read_again = false;
+    while sequence.wanted() > 0 {
+        let turn = Turn { sequence: &mut sequence, chance: &mut chance };
+        let Ok(round) = decoder.round(&mut [turn]) else { continue };
+        read_again |= round.commits[0].committed == 0 && !sequence.output().is_empty();
+    }
+    assert!(read_again);
+}
+
 #[test]
 fn sequences_in_one_round_get_what_they_would_alone() {
     let alone = |slot: u32| {
