@@ -174,6 +174,7 @@ MODELS = (
     BASE,
     Model("SmolLM2-135M-Instruct.Q8_0.gguf", Requantised("Q8_0")),
     Model("SmolLM2-135M-Instruct.Q4_0.gguf", Requantised("Q4_0")),
+    Model("SmolLM2-135M-Instruct.Q5_0.gguf", Requantised("Q5_0"), extra=True),
     Model("SmolLM2-pruned-14+13.gguf", Pruned(14, 13)),
     Model("SmolLM2-pruned-12+12.gguf", Pruned(12, 12), extra=True),
     Model("SmolLM2-pruned-10+10.gguf", Pruned(10, 10), extra=True),
