@@ -53,7 +53,7 @@ bench *args:
     cargo bench -p forerun-verify --bench cost {{ args }}
 
 # All committed reports, made again; about two hours.
-reports: cost rounds optimum fuzz two-sample drift overhead speed
+reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths control
 
 # The cost of every rule: writes bench/verify/cost.md.
 cost:
@@ -76,7 +76,12 @@ fuzz cases="100000" seed="1":
 # Plain against drafted decoding on a real model, 20,000 texts in all: writes bench/decode/two-sample.md.
 two-sample samples="5000":
     FORERUN_SAMPLES={{ samples }} FORERUN_WRITE_REPORTS=1 \
-        cargo test --release -p forerun-llama --test two_sample -- --ignored --nocapture
+        cargo test --release -p forerun-llama --test two_sample -- --ignored --nocapture --exact report
+
+# The same for pooled verification of several paths: writes bench/decode/two-sample-paths.md.
+two-sample-paths samples="2000":
+    FORERUN_SAMPLES={{ samples }} FORERUN_WRITE_REPORTS=1 \
+        cargo test --release -p forerun-llama --test two_sample -- --ignored --nocapture --exact report_paths
 
 # Rows scored in a block against rows one by one: writes bench/decode/drift.md.
 drift:
@@ -90,6 +95,14 @@ overhead:
 # writes bench/decode/speed.md.
 speed:
     cargo run --release -p forerun-llama --features bare --example reports -- speed
+
+# Tokens per target pass of every rule, width and length: writes bench/decode/paths.md.
+paths:
+    cargo run --release -p forerun-llama --features bare --example reports -- paths
+
+# The controller against plain decoding and fixed settings: writes bench/decode/control.md.
+control:
+    cargo run --release -p forerun-llama --features bare --example reports -- control
 
 # The terminal picture of the README, from a real chat; needs tmux and the Python package rich.
 picture:

@@ -14,10 +14,10 @@ mod text;
 
 pub(crate) use draft::{DraftConfig, DraftModelConfig, DrafterConfig};
 pub(crate) use error::ConfigError;
-pub(crate) use model::{ContextLen, ModelConfig};
+pub(crate) use model::{ContextLen, EngineFlags, ModelConfig};
 pub(crate) use output::{ColorChoice, OutputConfig};
 pub(crate) use rule::RuleChoice;
-pub(crate) use sampling::SamplingConfig;
+pub(crate) use sampling::{SamplingConfig, SamplingFlags};
 pub(crate) use text::{TextConfig, unescape};
 
 /// Whether this build can use a GPU.
@@ -37,7 +37,7 @@ pub(crate) struct RunFlags {
     pub(crate) draft: draft::DraftFlags,
     /// How tokens are drawn.
     #[command(flatten)]
-    pub(crate) sampling: sampling::SamplingFlags,
+    pub(crate) sampling: SamplingFlags,
     /// What is shown.
     #[command(flatten)]
     pub(crate) output: output::OutputFlags,
@@ -67,9 +67,10 @@ impl RunFlags {
     pub(crate) fn resolve(self) -> Result<RunConfig, ConfigError> {
         let gpu_missing = !GPU && (self.model.wants_gpu() || self.draft.wants_gpu());
         let (target, context) = self.model.resolve()?;
+        let seeded = self.sampling.is_seeded();
         Ok(RunConfig {
             text: self.text.resolve()?,
-            draft: self.draft.resolve(&target)?,
+            draft: self.draft.resolve(&target, seeded)?,
             target,
             context,
             gpu_missing,
@@ -83,6 +84,7 @@ impl RunFlags {
 mod tests {
     use clap::{CommandFactory, FromArgMatches};
     use forerun_llama::{CacheType, FlashAttention, GpuLayers, LoadMode};
+    use forerun_verify::Scheme;
 
     use super::*;
     use crate::{Cli, Command, args};
@@ -96,7 +98,7 @@ mod tests {
         let matches = matches.map_err(|error| error.to_string())?;
         match Cli::from_arg_matches(&matches).unwrap().command {
             Command::Generate(flags) => flags.run_flags().resolve().map_err(|e| e.to_string()),
-            Command::Chat(_) => unreachable!("the line says generate"),
+            Command::Chat(_) | Command::Tune(_) => unreachable!("the line says generate"),
         }
     }
 
@@ -150,6 +152,7 @@ mod tests {
     fn a_draft_model_drafts_and_is_run_as_the_target_is() {
         let config = resolve("-md draft -t 3 -fa off --draft-max 9 --draft-p-min 0.4").unwrap();
         assert_eq!((config.draft.len.get(), config.draft.rule), (9, RuleChoice::Block));
+        assert!(config.draft.adaptive);
         let [DrafterConfig::Model(draft)] = config.draft.drafters.as_slice() else {
             panic!("one draft model: {:?}", config.draft)
         };
@@ -181,6 +184,37 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_and_the_way_paths_are_drawn_are_chosen_together() {
+        let chosen = |line: &str| {
+            let draft = resolve(&format!("-md d {line}")).unwrap().draft;
+            (draft.rule.name(), draft.width.get(), draft.scheme)
+        };
+        assert_eq!(chosen(""), ("block", 1, Scheme::Slots));
+        assert_eq!(chosen("--spec-draft-paths 2"), ("pooled", 2, Scheme::Slots));
+        assert_eq!(chosen("--draft-paths 3 --verify gbv"), ("gbv", 3, Scheme::Paths));
+        let traversal = "--draft-paths 3 --verify traversal";
+        assert_eq!(chosen(traversal), ("traversal", 3, Scheme::WithoutReplacement));
+        let beam = "--draft-paths 3 --verify rsd --spec-draft-draw beam";
+        assert_eq!(chosen(beam), ("rsd", 3, Scheme::Beam));
+        let independent = "--draft-paths 3 --verify rsd --spec-draft-draw independent";
+        assert_eq!(chosen(independent), ("rsd", 3, Scheme::Paths));
+    }
+
+    #[test]
+    fn drafts_are_adapted_unless_a_text_is_to_be_made_again() {
+        let adapted = |line: &str| {
+            let draft = resolve(&format!("-md d {line}")).unwrap().draft;
+            (draft.adaptive, draft.len.get())
+        };
+        assert_eq!(adapted(""), (true, 8));
+        assert_eq!(adapted("-s -1"), (true, 8));
+        assert_eq!(adapted("-s 42"), (false, 4));
+        assert_eq!(adapted("-s 42 --verify coupled"), (true, 8));
+        assert_eq!(adapted("-s 42 --spec-adaptive on --draft 5"), (true, 5));
+        assert_eq!(adapted("--spec-adaptive off"), (false, 4));
+    }
+
+    #[test]
     fn a_seed_is_kept_and_one_is_made_where_there_is_none() {
         assert_eq!(resolve("-s 42").unwrap().sampling.seed, 42);
         let random = || resolve("--seed -1").unwrap().sampling.seed;
@@ -208,13 +242,26 @@ mod tests {
             ("-md d --draft-p-min 1.5", "--spec-draft-p-min is 1.5; expected 0 to 1"),
             ("--draft-max 3", "--spec-draft-n-max would do nothing, because nothing drafts: add"),
             ("--verify token", "--verify would do nothing"),
+            ("--spec-adaptive on", "--spec-adaptive would do nothing"),
+            ("-md d --draft-paths 0", "--spec-draft-paths is 0; expected 1 to 16"),
+            ("-md d --draft-paths 2 --verify block", "--verify block judges one path, and there"),
+            ("-md d --draft-paths 2 --verify coupled", "--verify coupled draws one path"),
+            ("-md d --draft-p-min 0.1 --verify gbv", "--verify gbv wants whole paths"),
+            ("--spec-type ngram --verify rsd", "--verify rsd judges the paths of one draft model"),
+            (
+                "-md d --draft-paths 2 --spec-draft-draw beam",
+                "--verify pooled wants paths drawn independently: use traversal or rsd",
+            ),
             ("--spec-type draft-model", "drafts from a file: add --spec-draft-model FILE"),
             ("--spec-type predicted", "drafts from a file: add --prediction FILE"),
             ("-md d --spec-type ngram", "--spec-draft-model would do nothing"),
             ("--prediction p --spec-type ngram", "--prediction would do nothing"),
             ("--spec-type ngram,ngram", "--spec-type names ngram twice"),
             ("--spec-type none,ngram", "--spec-type names none and ngram"),
-            ("--spec-type ngram,suffix --verify token", "--verify token judges one path, and 2"),
+            (
+                "--spec-type ngram,suffix --verify token",
+                "--verify token judges one path, and there",
+            ),
             ("--spec-type ngram-mod", "possible values: none, draft-model, ngram"),
             ("-td 2", "--spec-draft-model <FILE>"),
             ("--no-mmap --mlock", "cannot be used with"),

@@ -3,17 +3,24 @@
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use forerun_decode::{
-    Decoder, Drafter, Engine, ModelDrafter, NgramDrafter, PredictedDrafter, Sampling, Slot,
-    Special, SuffixDrafter, Token, Tokenizer, VocabMap,
+    Arm, Controller, Decoder, Drafter, Engine, ModelDrafter, NgramDrafter, PredictedDrafter,
+    Sampling, Slot, Special, SuffixDrafter, Token, Tokenizer, VocabMap,
 };
 use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
 
-use crate::flags::{ContextLen, DraftModelConfig, DrafterConfig, ModelConfig, RunConfig};
+use crate::flags::{
+    ContextLen, DraftConfig, DraftModelConfig, DrafterConfig, ModelConfig, RunConfig,
+    SamplingConfig,
+};
 use crate::interrupt::Interrupt;
 use crate::terminal::{Screen, bytes, file_name, progress_bar};
+
+/// How long measuring the cost of passes may take.
+pub(crate) const MEASURE: Duration = Duration::from_millis(1500);
 
 /// The one slot of a command that makes one text at a time.
 pub(crate) const SLOT: Slot = Slot(0);
@@ -28,6 +35,8 @@ pub(crate) struct Loaded {
     pub(crate) sampling: Sampling,
     /// What drafts, for people.
     pub(crate) drafters: Vec<String>,
+    /// What decides how much is drafted, where that is not fixed.
+    pub(crate) controller: Option<Controller>,
 }
 
 impl Loaded {
@@ -79,12 +88,14 @@ pub(crate) fn load(
         screen.warn("this build cannot use a GPU: the layers stay on the processor");
     }
     let model = load_model("target", &config.target, interrupt)?;
-    let sampling = sampling(config, &model)?;
+    let sampling = sampling(&config.sampling, &model)?;
     let context_len = context_len(config.context, &model);
-    let paths = u32::try_from(config.draft.drafters.len()).ok().and_then(NonZeroU32::new);
+    // A drafter's path each, and the further ones of the draft model.
+    let drafts = &config.draft;
+    let paths = drafts.drafters.len() + drafts.width.get() - 1;
     let options = EngineOptions {
         context_len,
-        paths: paths.unwrap_or(NonZeroU32::MIN),
+        paths: u32::try_from(paths).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN),
         ..config.target.engine.clone()
     };
     let target = engine("target", &model, options, interrupt)?;
@@ -101,8 +112,31 @@ pub(crate) fn load(
             }
         }
     }
-    let decoder = Decoder::new(Box::new(target), made.drafters)?;
-    Ok(Loaded { decoder, model, sampling, drafters: made.names })
+    let mut decoder = Decoder::new(Box::new(target), made.drafters)?;
+    let controller = if drafts.adaptive && !drafts.drafters.is_empty() {
+        let costs = decoder.measure(MEASURE).context("measuring what passes cost")?;
+        Some(Controller::new(costs, arms(drafts), drafts.len.get()))
+    } else {
+        None
+    };
+    Ok(Loaded { decoder, model, sampling, drafters: made.names, controller })
+}
+
+/// What the controller chooses among: each drafter alone and all together, the draft model with
+/// as many paths as it may draw.
+fn arms(drafts: &DraftConfig) -> Vec<Arm> {
+    let all: Vec<usize> = (0..drafts.drafters.len()).collect();
+    let mut sets: Vec<Vec<usize>> = all.iter().map(|drafter| vec![*drafter]).collect();
+    if all.len() > 1 {
+        sets.push(all);
+    }
+    let is_model = |drafter: &usize| matches!(drafts.drafters[*drafter], DrafterConfig::Model(_));
+    let mut arms = Vec::new();
+    for drafters in sets {
+        let width_max = if drafters.iter().any(is_model) { drafts.width.get() } else { 1 };
+        arms.extend((1..=width_max).map(|width| Arm { drafters: drafters.clone(), width }));
+    }
+    arms
 }
 
 /// Drafters, and what they are for people.
@@ -119,7 +153,7 @@ impl Made {
     }
 }
 
-fn load_model(
+pub(crate) fn load_model(
     what: &'static str,
     config: &ModelConfig,
     interrupt: &Interrupt,
@@ -149,7 +183,7 @@ fn thousandths(share: f32) -> u64 {
     (share.clamp(0.0, 1.0) * 1000.0) as u64
 }
 
-fn engine(
+pub(crate) fn engine(
     what: &'static str,
     model: &Model,
     options: EngineOptions,
@@ -159,7 +193,7 @@ fn engine(
     LlamaEngine::new(model, &options).context(what)
 }
 
-fn context_len(wanted: ContextLen, model: &Model) -> Option<NonZeroU32> {
+pub(crate) fn context_len(wanted: ContextLen, model: &Model) -> Option<NonZeroU32> {
     match wanted {
         ContextLen::Trained => None,
         ContextLen::Exactly(len) => Some(len),
@@ -171,10 +205,10 @@ fn context_len(wanted: ContextLen, model: &Model) -> Option<NonZeroU32> {
 }
 
 /// How tokens are drawn, with the end tokens forbidden where that is wanted.
-fn sampling(config: &RunConfig, model: &Model) -> anyhow::Result<Sampling> {
-    let mut sampling = config.sampling.sampling.clone();
+pub(crate) fn sampling(config: &SamplingConfig, model: &Model) -> anyhow::Result<Sampling> {
+    let mut sampling = config.sampling.clone();
     let vocab = model.vocab();
-    if config.sampling.ignore_end {
+    if config.ignore_end {
         let tokens = (0..).map(Token).take(vocab.vocab_len());
         let ends = tokens.filter(|token| vocab.is_end(*token));
         sampling.logit_bias.extend(ends.map(|end| (end, f32::NEG_INFINITY)));
@@ -192,7 +226,7 @@ fn predicted(path: &Path, model: &Model) -> anyhow::Result<PredictedDrafter> {
     Ok(drafter)
 }
 
-fn draft_model(
+pub(crate) fn draft_model(
     config: &DraftModelConfig,
     target: &Model,
     context_len: usize,

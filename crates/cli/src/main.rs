@@ -12,6 +12,7 @@ mod load;
 mod report;
 mod stream;
 mod terminal;
+mod tune;
 
 use std::io;
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ enum Command {
     Generate(Box<generate::GenerateFlags>),
     /// Talk with the model
     Chat(Box<chat::ChatFlags>),
+    /// Find out which drafter, how many paths and which length pay here
+    Tune(Box<tune::TuneFlags>),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Generate(flags) => flags.run(),
         Command::Chat(flags) => flags.run(),
+        Command::Tune(flags) => flags.run(),
     };
     result.unwrap_or_else(|error| failed(&error))
 }

@@ -5,7 +5,7 @@ mod json;
 use std::fmt::Write;
 use std::time::Duration;
 
-use forerun_decode::{Finish, Stats};
+use forerun_decode::{CostCurve, Costs, Finish, Stats};
 
 use crate::flags::RunConfig;
 use crate::load::Loaded;
@@ -41,6 +41,10 @@ impl Report<'_> {
             let per_round = stats.tokens_per_round();
             block.line("rounds", &format!("{}, {per_round:.2} tokens per round", stats.rounds));
             block.line("drafts", &drafts(stats));
+        }
+        if let Some(controller) = &self.loaded.controller {
+            block.line("control", &control(stats));
+            block.line("passes", &passes(controller.costs()));
         }
         if stats.rounds > 0 {
             block.line("time", &shares(stats));
@@ -106,9 +110,14 @@ impl Block {
             [] => self.line("rule", config.draft.rule.alone()),
             drafters => {
                 let (drafters, len) = (drafters.join(", "), config.draft.len);
+                let paths = match config.draft.width.get() {
+                    1 => String::new(),
+                    width => format!(", {width} paths"),
+                };
+                let adaptive = if config.draft.adaptive { "up to " } else { "" };
                 self.line(
                     "drafters",
-                    &format!("{drafters}; up to {} each", tokens(len.get() as u64)),
+                    &format!("{drafters}; {adaptive}{}{paths}", tokens(len.get() as u64)),
                 );
                 self.line("rule", &format!("{} verification, lossless", config.draft.rule.name()));
             }
@@ -140,6 +149,31 @@ fn drafts(stats: &Stats) -> String {
         }
     }
     text
+}
+
+/// What the controller did.
+fn control(stats: &Stats) -> String {
+    let Stats { rounds, plain_rounds, trial_rounds, .. } = stats;
+    let expected = stats.expected_speedup();
+    format!(
+        "drafted in {} of {rounds} rounds, {trial_rounds} of them trials; {expected:.2} times plain \
+         decoding expected",
+        rounds - plain_rounds
+    )
+}
+
+/// What a pass takes, by its tokens.
+fn passes(costs: &Costs) -> String {
+    let curve = |name: &str, curve: &CostCurve| {
+        let shown = curve.points().iter().filter(|(tokens, _)| tokens.is_power_of_two());
+        let times: Vec<String> =
+            shown.map(|(tokens, s)| format!("{tokens}: {:.1}", 1000.0 * s)).collect();
+        format!("{name} {} ms", times.join("  "))
+    };
+    let drafters = costs.drafters.iter().flatten().map(|costs| curve("draft model", costs));
+    let curves: Vec<String> =
+        std::iter::once(curve("target", &costs.target)).chain(drafters).collect();
+    curves.join("; ")
 }
 
 /// Where the time after the prompt went.

@@ -84,11 +84,11 @@ impl<'a> Writer<'a> {
         // Each text of a session has a seed of its own, so that the same question can be asked twice.
         let seed = self.config.sampling.seed.wrapping_add(self.texts);
         self.texts += 1;
-        let plan = Plan {
-            drafters: self.drafters.clone(),
-            draft_len: self.config.draft.len.get(),
-            verification: self.config.draft.rule.verification(seed),
-        };
+        let draft = &self.config.draft;
+        let verification = draft.rule.verification(seed);
+        let plan = Plan::drafted(self.drafters.clone(), draft.len.get(), verification)
+            .wide(draft.width.get())
+            .drawn(draft.scheme);
         let sampling = &self.loaded.sampling;
         let mut sequence = self
             .sequence
@@ -98,6 +98,9 @@ impl<'a> Writer<'a> {
         sequence.begin(prompt, self.config.text.len_max);
         let stops = &self.config.text.stops;
         let mut generation = Generation::new(sequence, self.loaded.tokenizer(), stops, seed);
+        if let Some(controller) = &self.loaded.controller {
+            generation = generation.paced(controller.pace(&self.drafters));
+        }
         let mut text = String::new();
         let result = self.rounds(&mut generation, &mut text, screen);
         if matches!(result, Ok(Ending::Interrupted)) {
@@ -127,7 +130,12 @@ impl<'a> Writer<'a> {
             if self.interrupt.is_pressed() {
                 return Ok(Ending::Interrupted);
             }
-            let chunk = match generation.next(&mut self.loaded.decoder) {
+            let Loaded { decoder, controller, .. } = &mut self.loaded;
+            let next = match controller {
+                Some(controller) => generation.next_chosen(decoder, controller),
+                None => generation.next(decoder),
+            };
+            let chunk = match next {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => {
                     return Ok(Ending::Finished(generation.finish().unwrap_or(Finish::End)));

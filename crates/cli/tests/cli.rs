@@ -39,6 +39,9 @@ fn drafting_does_not_change_greedy_text() {
     let draft = model(DRAFT);
     for flags in [
         format!("-md {draft}"),
+        format!("-md {draft} --spec-adaptive off"),
+        format!("-md {draft} --spec-draft-paths 2 -s 1"),
+        format!("-md {draft} --spec-draft-paths 2 --verify traversal --spec-draft-draw beam -s 1"),
         format!("-md {draft} --spec-type draft-model,ngram,suffix --draft-max 3"),
         format!("-md {draft} --verify nss --draft-p-min 0.3"),
     ] {
@@ -56,7 +59,7 @@ fn a_coupled_text_depends_on_the_seed_and_not_on_the_drafts() {
 
 #[test]
 fn the_same_seed_gives_the_same_text() {
-    let flags = format!("--temp 1 -md {} --json", model(DRAFT));
+    let flags = format!("--temp 1 -md {} --json --spec-adaptive off", model(DRAFT));
     let first = json(&continued(PROMPT, &flags));
     let again = continued(PROMPT, &format!("{flags} -s {}", first["seed"]));
     assert_eq!(json(&again)["tokens"], first["tokens"]);
@@ -137,7 +140,7 @@ fn a_right_prediction_is_accepted() {
 #[test]
 fn drafts_are_marked_where_colours_are_wanted() {
     let draft = model(TARGET);
-    let marked = continued(PROMPT, &format!("-md {draft} --show-drafts --color always -n 8"));
+    let marked = continued(PROMPT, &format!("-md {draft} --show-drafts --color always -n 8 -s 1"));
     assert!(marked.out.contains("\x1b[32m"), "{}", marked.out);
     assert!(marked.err.contains("drafted and accepted"), "{}", marked.err);
     let piped = continued(PROMPT, &format!("-md {draft} --show-drafts -n 8"));
@@ -270,4 +273,53 @@ fn a_reader_that_leaves_ends_the_text_quietly() {
     running.some_text();
     let run = running.left();
     assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn what_the_controller_did_is_told() {
+    let object = json(&continued(PROMPT, &format!("-md {} --json", model(DRAFT))));
+    let adaptive = &object["speculative_decoding"]["adaptive"];
+    let rounds = object["speculative_decoding"]["rounds"].as_u64().unwrap();
+    assert!(adaptive["plain_rounds"].as_u64().unwrap() <= rounds, "{adaptive}");
+    assert_eq!(adaptive["target_pass_s"][0][0], 1);
+    assert!(adaptive["target_pass_s"][0][1].as_f64().unwrap() > 0.0, "{adaptive}");
+    assert_eq!(adaptive["draft_pass_s"].as_array().unwrap().len(), 1);
+    let stats = continued(PROMPT, &format!("-md {}", model(DRAFT))).err;
+    assert!(stats.contains("control") && stats.contains("passes    target 1: "), "{stats}");
+    let fixed = json(&continued(PROMPT, &format!("-md {} --json -s 3", model(DRAFT))));
+    assert!(fixed["speculative_decoding"]["adaptive"].is_null());
+}
+
+#[test]
+fn tune_measures_and_recommends() {
+    let asked = b"Count to ten.\n{\"prompt\": \"Name three fruits.\"}\n";
+    let (prompts, plot) = (temporary("tune.txt", asked), temporary("tune.svg", b""));
+    let (target, draft) = (model(TARGET), model(DRAFT));
+    let line = format!(
+        "tune {target} --draft {draft} --prompts {prompts} --plot {plot} -t 1 -n 8 \
+         --draft-max 3 --draft-paths 2"
+    );
+    let run = forerun(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    for said in ["What a pass takes", "rounds accepting it", "speed-up, forecast", "2 paths"] {
+        assert!(run.out.contains(said), "{said}: {}", run.out);
+    }
+    let command = format!("\n  forerun chat -m {target}");
+    assert!(run.out.contains("Recommendation: ") && run.out.contains(&command), "{}", run.out);
+    let svg = fs::read_to_string(plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("<polyline"), "{svg}");
+}
+
+#[test]
+fn tune_says_what_is_wrong() {
+    let target = model(TARGET);
+    for (line, code, said) in [
+        (format!("tune {target} --draft-max 0"), 2, "--spec-draft-n-max is 0; expected 1 to 16"),
+        (format!("tune {target} --prompts /none -t 1"), 1, "cannot read /none"),
+        ("tune /none.gguf".to_owned(), 1, "/none.gguf"),
+    ] {
+        let run = forerun(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(run.code, Some(code), "{line}: {}", run.err);
+        assert!(run.err.contains(said), "{line}: {}", run.err);
+    }
 }

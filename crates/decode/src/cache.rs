@@ -39,6 +39,11 @@ impl Cached {
         Reuse { keep: Keep::To(node), len }
     }
 
+    /// Tokens of the trunk.
+    pub(crate) fn trunk_len(&self) -> usize {
+        self.trunk.len()
+    }
+
     /// The node that follows `parent` with `token`; nodes count from 1.
     fn child(&self, parent: usize, token: Token) -> Option<usize> {
         let wanted = Branch { parent, token };

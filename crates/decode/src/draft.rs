@@ -1,6 +1,7 @@
 //! What a drafter is, and one file for each kind.
 
 mod automaton;
+mod branch;
 mod fixed;
 mod index;
 mod model;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use forerun_verify::{Chance, Dist, DraftBuilder, Noise, Token};
 
+use crate::cost::{CostCurve, Pass};
 use crate::engine::{EngineError, Slot};
 use crate::sampling::Sampling;
 
@@ -37,6 +39,10 @@ pub struct Ask<'a> {
     pub sampling: &'a Sampling,
     /// Most tokens of a path; at least one.
     pub len_max: usize,
+    /// Paths a drafter with a model draws, by the scheme of `tree`.
+    pub width: usize,
+    /// See [`crate::Plan::glance`].
+    pub glance: Option<usize>,
     /// Where tokens are drawn from.
     pub draw: Draw<'a>,
     /// The draft so far.
@@ -61,6 +67,15 @@ impl Ask<'_> {
             Draw::Noise(noise) => noise.choose((self.tokens.len() + depth) as u64, row),
         }
     }
+
+    /// Draws another token there than those `taken`, or `None` where no other is possible. Noise
+    /// has one choice for a place, so it gives none either.
+    pub fn draw_except(&mut self, taken: &[Token], row: &Dist) -> Option<Token> {
+        match &mut self.draw {
+            Draw::Chance(chance) => row.draw_except(taken, *chance),
+            Draw::Noise(_) => None,
+        }
+    }
 }
 
 /// Why a drafter made no draft. The sequence goes on without it.
@@ -73,6 +88,14 @@ pub enum DraftFailure {
     /// Its model gave a row that is no law, or a token outside the target's vocabulary.
     #[error("{0}")]
     Row(String),
+    /// Its model's cache holds fewer paths than were asked for.
+    #[error("{width} paths were asked for, and the draft model's cache holds {paths_max}")]
+    Paths {
+        /// The paths asked for.
+        width: usize,
+        /// What the cache holds.
+        paths_max: usize,
+    },
 }
 
 /// What makes drafts.
@@ -89,9 +112,23 @@ pub trait Drafter: Send {
     /// Where a draft cannot be made; the trees may have grown up to that point.
     fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure>;
 
-    /// Time spent in passes of a model since it was made.
-    fn pass_time(&self) -> Duration {
-        Duration::ZERO
+    /// The passes of its model since this was last asked, where it has one.
+    fn passes(&mut self) -> Vec<Pass> {
+        Vec::new()
+    }
+
+    /// Measures what its model's passes cost, where it has one. Its caches must be empty, and are
+    /// so afterwards.
+    ///
+    /// # Errors
+    /// Where a pass fails.
+    fn measure(&mut self, _may_take: Duration) -> Result<Option<CostCurve>, EngineError> {
+        Ok(None)
+    }
+
+    /// How many tokens of a text it would have to read before it could draft.
+    fn behind(&self, _slot: Slot, _tokens: &[Token]) -> usize {
+        0
     }
 
     /// Tells the output of a text that ended, for drafters that learn.

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use forerun_verify::{Philox, Random, Token};
 
+use crate::control::{Controller, Load, Pace};
 use crate::round::{Commit, DecodeError, Decoder, Dropped, Times, Turn};
 use crate::sequence::Sequence;
 use crate::stats::Stats;
@@ -71,6 +72,7 @@ pub struct Generation {
     stats: Stats,
     finish: Option<Finish>,
     last: Instant,
+    pace: Option<Pace>,
 }
 
 impl Generation {
@@ -90,12 +92,50 @@ impl Generation {
             stats: Stats::default(),
             finish: None,
             last: Instant::now(),
+            pace: None,
         }
     }
 
     /// Its part in the next round. For one text alone, [`Generation::next`] is simpler.
     pub fn turn(&mut self) -> Turn<'_> {
         Turn { sequence: &mut self.sequence, chance: &mut self.chance }
+    }
+
+    /// With what a controller is to know of it.
+    #[must_use]
+    pub fn paced(mut self, pace: Pace) -> Self {
+        self.pace = Some(pace);
+        self
+    }
+
+    /// As [`Generation::next`], drafting what the controller chooses.
+    ///
+    /// # Errors
+    /// As [`Decoder::round`]; the text stays as it was.
+    pub fn next_chosen(
+        &mut self,
+        decoder: &mut Decoder,
+        controller: &mut Controller,
+    ) -> Result<Option<Chunk>, DecodeError> {
+        if self.finish.is_some() {
+            return Ok(None);
+        }
+        let drafters = decoder.drafters();
+        let all: Vec<usize> = (0..drafters.len()).collect();
+        let pace = self.pace.get_or_insert_with(|| controller.pace(&all));
+        let (slot, tokens) = (self.sequence.slot(), self.sequence.tokens());
+        let behind: Vec<usize> =
+            drafters.iter().map(|drafter| drafter.behind(slot, tokens)).collect();
+        let first = self.sequence.output().is_empty();
+        let choice = controller.choose(pace, &mut self.sequence, &behind, Load::default());
+        let started = Instant::now();
+        let mut round = decoder.round(&mut [self.turn()])?;
+        let commit = round.commits.pop().expect("one turn, one commit");
+        if let (Some(pace), false) = (&mut self.pace, first) {
+            controller.learn(pace, &commit, &round.passes, started.elapsed().as_secs_f64());
+            self.stats.chose(&choice);
+        }
+        Ok(Some(self.committed(commit, round.times, decoder.target().context_len())))
     }
 
     /// Runs a round for this text alone; `None` once it has ended.

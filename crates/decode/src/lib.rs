@@ -23,7 +23,7 @@
 //!
 //! // Drafts of up to four tokens by drafter 0, judged by block verification.
 //! let verification = Verification::rule(BlockRule);
-//! let plan = Plan { drafters: vec![0], draft_len: 4, verification };
+//! let plan = Plan::drafted(vec![0], 4, verification);
 //! let mut sequence = Sequence::new(Slot(0), Sampling::default(), plan);
 //! sequence.begin(vec![Token(3), Token(5)], 20);
 //!
@@ -39,6 +39,8 @@
 
 mod cache;
 mod chat;
+mod control;
+mod cost;
 mod draft;
 mod engine;
 mod generate;
@@ -53,13 +55,15 @@ mod toy;
 mod vocab_map;
 
 pub use chat::{ChatError, ChatOptions, ChatTemplate, Fields, Message};
+pub use control::{Arm, Choice, Controller, Costs, Load, Pace};
+pub use cost::{CostCurve, Pass};
 pub use draft::{Ask, DraftFailure, Drafter, Draw};
 pub use draft::{MatchLen, MatchLenError, ModelDrafter, NgramDrafter, PredictedDrafter};
 pub use draft::{SuffixConfig, SuffixDrafter};
 pub use engine::{Branch, Caches, Engine, EngineError, Keep, Output, Rows, Slot, Step};
 pub use forerun_verify::Token;
 pub use generate::{Chunk, Finish, Generation, Origin, Piece};
-pub use round::{Commit, DecodeError, Decoder, Dropped, Round, Times, Turn};
+pub use round::{Commit, DecodeError, Decoder, Dropped, Passes, Round, Times, Turn};
 pub use sampling::{Sampling, SamplingError};
 pub use sequence::{Plan, Sequence, Verification};
 pub use stats::{Position, Stats};

@@ -7,9 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-use forerun_verify::{Block, Chance, Draft, Node, Refusal, RowError, Scheme, Verdict};
+use forerun_verify::{Block, Chance, Draft, DraftError, Node, Refusal, RowError, Verdict};
 
 use crate::cache::Reuse;
+use crate::control::Costs;
+use crate::cost::{CostCurve, Pass};
 use crate::draft::{Ask, DraftFailure, Drafter, Draw};
 use crate::engine::{Branch, Engine, EngineError, Output, Rows, Step};
 use crate::sequence::{Sequence, Verification};
@@ -30,6 +32,8 @@ pub struct Turn<'a> {
 pub struct Commit {
     /// Tokens read into the cache that needed reading: the prompt's, or one in a later round.
     pub read: usize,
+    /// Most tokens of a path that drafters were asked for; none where nobody was asked.
+    pub asked: usize,
     /// Tokens drafted, on all paths together.
     pub drafted: usize,
     /// Length of the longest drafted path.
@@ -78,6 +82,15 @@ impl Times {
     }
 }
 
+/// The passes of a round.
+#[derive(Debug, Clone, Default)]
+pub struct Passes {
+    /// The target's, unless it took several.
+    pub target: Option<Pass>,
+    /// The drafters', by index.
+    pub drafters: Vec<(usize, Pass)>,
+}
+
 /// What a round did.
 #[derive(Debug)]
 pub struct Round {
@@ -85,6 +98,8 @@ pub struct Round {
     pub commits: Vec<Commit>,
     /// For all of them together.
     pub times: Times,
+    /// The passes it ran.
+    pub passes: Passes,
 }
 
 /// Why a round failed. Nothing was committed.
@@ -118,6 +133,9 @@ pub enum DecodeError {
     /// The rule is not lossless for the drafts it was given.
     #[error(transparent)]
     Rule(#[from] Refusal),
+    /// The drafters did not draw by the plan's scheme.
+    #[error("draft: {0}")]
+    Draft(#[from] DraftError),
 }
 
 /// A target, its drafters, and the memory rounds reuse.
@@ -170,12 +188,18 @@ impl Decoder {
     pub fn round(&mut self, turns: &mut [Turn<'_>]) -> Result<Round, DecodeError> {
         let started = Instant::now();
         let mut commits: Vec<Commit> = turns.iter().map(|_| Commit::default()).collect();
-        let passes = self.draft_passes();
         let drafts = self.draft(turns, &mut commits)?;
         let drafted = Instant::now();
-        let draft_pass = self.draft_passes() - passes;
+        let mut passes = Passes::default();
+        for (index, drafter) in self.drafters.iter_mut().enumerate() {
+            passes.drafters.extend(drafter.passes().into_iter().map(|pass| (index, pass)));
+        }
+        let draft_pass = passes.drafters.iter().map(|(_, pass)| pass.time).sum();
         let shares = self.score(turns, drafts)?;
         let scored = Instant::now();
+        let tokens = shares.iter().map(|share| share.end - share.reuse.len + share.tree.len());
+        let (tokens, time) = (tokens.sum(), scored - drafted);
+        passes.target = Some(Pass { tokens, sequences: turns.len(), time });
         let mut verdicts = Vec::with_capacity(turns.len());
         let mut row = 0;
         for (turn, share) in turns.iter_mut().zip(&shares) {
@@ -197,11 +221,23 @@ impl Decoder {
             target: scored - drafted,
             verify: scored.elapsed(),
         };
-        Ok(Round { commits, times })
+        Ok(Round { commits, times, passes })
     }
 
-    fn draft_passes(&self) -> Duration {
-        self.drafters.iter().map(|drafter| drafter.pass_time()).sum()
+    /// Measures what passes cost, target first. The caches must be empty, and are so afterwards.
+    ///
+    /// # Errors
+    /// Where a pass fails.
+    pub fn measure(&mut self, may_take: Duration) -> Result<Costs, DecodeError> {
+        let share = may_take / (1 + u32::try_from(self.drafters.len()).unwrap_or(u32::MAX - 1));
+        let mut drafters = Vec::with_capacity(self.drafters.len());
+        let started = Instant::now();
+        for drafter in &mut self.drafters {
+            drafters.push(drafter.measure(share.min(may_take / 3))?);
+        }
+        let left = may_take.saturating_sub(started.elapsed());
+        let target = CostCurve::measure(&mut *self.target, left)?;
+        Ok(Costs { target, drafters })
     }
 
     /// Lets every drafter propose for the sequences that name it.
@@ -223,6 +259,7 @@ impl Decoder {
                 return Err(DecodeError::ContextFull { len, context_len });
             }
             let len_max = draft_len_max(sequence, context_len);
+            commits[asks.len()].asked = len_max;
             wishes.push(sequence.plan.drafters.clone());
             asks.push((len_max > 0).then(|| Ask {
                 slot: sequence.slot(),
@@ -230,11 +267,13 @@ impl Decoder {
                 prompt_len: sequence.prompt_len(),
                 sampling: &sequence.sampling,
                 len_max,
+                width: sequence.plan.width,
+                glance: sequence.plan.glance,
                 draw: match &sequence.plan.verification {
                     Verification::Rule(_) => Draw::Chance(&mut *turn.chance),
                     Verification::Coupled(noise) => Draw::Noise(*noise),
                 },
-                tree: Draft::start(Scheme::Slots, vocab_len),
+                tree: Draft::start(sequence.plan.scheme, vocab_len),
                 failure: None,
             }));
         }
@@ -242,10 +281,10 @@ impl Decoder {
             ask(index, &mut **drafter, &mut asks, &wishes, commits);
         }
         let finish = |ask: Option<Ask<'_>>| match ask {
-            Some(ask) => ask.tree.finish().expect("slots have no further condition"),
-            None => Draft::empty(vocab_len),
+            Some(ask) => ask.tree.finish(),
+            None => Ok(Draft::empty(vocab_len)),
         };
-        let drafts: Vec<Draft> = asks.into_iter().map(finish).collect();
+        let drafts: Vec<Draft> = asks.into_iter().map(finish).collect::<Result<_, _>>()?;
         for ((turn, commit), draft) in turns.iter_mut().zip(&*commits).zip(&drafts) {
             let plan = &mut turn.sequence.plan;
             let failed = |drafter| commit.dropped.iter().any(|drop| drop.drafter == drafter);
@@ -291,7 +330,8 @@ fn draft_len_max(sequence: &Sequence, context_len: usize) -> usize {
     if sequence.plan.drafters.is_empty() || sequence.output().is_empty() {
         return 0;
     }
-    let room = (context_len - sequence.tokens.len()) / sequence.plan.drafters.len();
+    let paths = sequence.plan.drafters.len() * sequence.plan.width;
+    let room = (context_len - sequence.tokens.len()) / paths.max(1);
     sequence.plan.draft_len.min(sequence.wanted().saturating_sub(1)).min(room)
 }
 

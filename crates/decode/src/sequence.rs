@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forerun_verify::{
-    Block, BlockRule, Chance, CoupledRule, Draft, Noise, Refusal, Rule, Token, Verdict,
+    Block, BlockRule, Chance, CoupledRule, Draft, Noise, Refusal, Rule, Scheme, Token, Verdict,
 };
 
 use crate::cache::Cached;
@@ -74,8 +74,15 @@ impl Verification {
 pub struct Plan {
     /// Which of the decoder's drafters propose; none for plain decoding.
     pub drafters: Vec<usize>,
-    /// Most tokens a drafter proposes in a round.
+    /// Most tokens of a drafted path.
     pub draft_len: usize,
+    /// Paths a drafter with a model draws; others propose one, whatever this says.
+    pub width: usize,
+    /// How those paths are drawn.
+    pub scheme: Scheme,
+    /// Drafters with a model that are further behind than this read so many of the last tokens
+    /// only: enough to see whether they would be of use.
+    pub glance: Option<usize>,
     /// How drafts are judged.
     pub verification: Verification,
 }
@@ -83,7 +90,40 @@ pub struct Plan {
 impl Plan {
     /// Plain decoding: the target alone.
     pub fn plain() -> Self {
-        Self { drafters: Vec::new(), draft_len: 0, verification: Verification::rule(BlockRule) }
+        Self {
+            drafters: Vec::new(),
+            draft_len: 0,
+            width: 1,
+            scheme: Scheme::Slots,
+            glance: None,
+            verification: Verification::rule(BlockRule),
+        }
+    }
+
+    /// One path of each of these drafters, of this length, judged so.
+    ///
+    /// ```
+    /// use forerun_decode::{Plan, Verification};
+    /// use forerun_verify::PooledRule;
+    /// let plan = Plan::drafted(vec![0, 1], 4, Verification::rule(PooledRule)).wide(2);
+    /// assert_eq!((plan.draft_len, plan.width), (4, 2));
+    /// ```
+    pub fn drafted(drafters: Vec<usize>, draft_len: usize, verification: Verification) -> Self {
+        Self { drafters, draft_len, verification, ..Self::plain() }
+    }
+
+    /// With so many paths of each drafter that has a model.
+    #[must_use]
+    pub fn wide(mut self, width: usize) -> Self {
+        self.width = width;
+        self
+    }
+
+    /// With paths drawn so.
+    #[must_use]
+    pub fn drawn(mut self, scheme: Scheme) -> Self {
+        self.scheme = scheme;
+        self
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::control::Choice;
 use crate::round::{Commit, Times};
 
 /// How often a position of drafts was drafted and accepted.
@@ -49,6 +50,12 @@ pub struct Stats {
     pub positions: Vec<Position>,
     /// Time of these rounds, all told.
     pub time: Duration,
+    /// Rounds in which the controller drafted nothing, and in which it tried what was not in use.
+    pub plain_rounds: u64,
+    /// The latter.
+    pub trial_rounds: u64,
+    /// Speed-up it expected, summed over rounds.
+    expected_speedup: f64,
     /// Where it went; what is missing was spent between the rounds' parts and on text.
     pub times: Times,
 }
@@ -94,8 +101,18 @@ impl Stats {
             own.drafted += other.drafted;
             own.accepted += other.accepted;
         }
+        self.plain_rounds += other.plain_rounds;
+        self.trial_rounds += other.trial_rounds;
+        self.expected_speedup += other.expected_speedup;
         self.time += other.time;
         self.times.add(other.times);
+    }
+
+    /// Adds what the controller chose for a round.
+    pub fn chose(&mut self, choice: &Choice) {
+        self.plain_rounds += u64::from(choice.arm.is_none());
+        self.trial_rounds += u64::from(choice.trial);
+        self.expected_speedup += choice.speedup;
     }
 
     /// Takes back tokens that were committed after a text's end.
@@ -107,6 +124,11 @@ impl Stats {
     /// Committed tokens per round: one for plain decoding.
     pub fn tokens_per_round(&self) -> f64 {
         ratio(self.committed as f64, self.rounds as f64)
+    }
+
+    /// The speed-up over plain decoding that the controller expected, on average.
+    pub fn expected_speedup(&self) -> f64 {
+        if self.rounds > 0 { self.expected_speedup / self.rounds as f64 } else { 1.0 }
     }
 
     /// Accepted tokens per drafted token.

@@ -89,6 +89,8 @@ fn drafted(
         tokens,
         prompt_len,
         sampling: &Sampling::default(),
+        width: 1,
+        glance: None,
         len_max: 4,
         draw: Draw::Chance(&mut chance),
         tree,

@@ -4,12 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use forerun_decode::*;
 use forerun_verify::check::outcomes;
 use forerun_verify::{
-    Block, BlockRule, Chance, Draft, Node, Noise, NssRule, PooledRule, Refusal, Rule, TokenRule,
-    Verdict,
+    Block, BlockRule, Chance, Draft, GbvRule, Node, Noise, NssRule, PooledRule, Refusal, RsdRule,
+    Rule, Scheme, SpecInferRule, TokenRule, TraversalRule, Verdict,
 };
 
 /// Tokens of output whose law is compared. The first is never drafted; the others are, in drafts
@@ -31,7 +32,9 @@ fn prompt() -> Vec<Token> {
 struct Case {
     drafters: fn() -> Vec<Box<dyn Drafter>>,
     sampling: Sampling,
-    verification: Verification,
+    plan: Plan,
+    /// Tokens compared, and tokens wanted.
+    len: (usize, usize),
     target: fn(ToyModel) -> Box<dyn Engine>,
 }
 
@@ -40,7 +43,8 @@ impl Case {
         Self {
             drafters,
             sampling: Sampling::unshaped(),
-            verification: Verification::rule(rule),
+            plan: Plan::drafted(vec![], 2, Verification::rule(rule)),
+            len: (HORIZON, 100),
             target: |model| Box::new(ToyEngine::new(model, 64)),
         }
     }
@@ -50,23 +54,27 @@ impl Case {
         self
     }
 
+    fn wide(mut self, width: usize, scheme: Scheme) -> Self {
+        self.plan = self.plan.wide(width).drawn(scheme);
+        // Several paths have many outcomes: one round of full length, then shorter ones.
+        self.len = (HORIZON - 1, HORIZON);
+        self
+    }
+
     /// The law of the first tokens decoded in rounds.
     fn decoded(&self, seed: u64) -> Law {
         let mut law = Law::new();
         let run = |chance: &mut dyn Chance| {
             let drafters = (self.drafters)();
-            let plan = Plan {
-                drafters: (0..drafters.len()).collect(),
-                draft_len: 2,
-                verification: self.verification.clone(),
-            };
+            let plan = Plan { drafters: (0..drafters.len()).collect(), ..self.plan.clone() };
             let mut decoder = Decoder::new((self.target)(toy(seed)), drafters).unwrap();
             let mut sequence = Sequence::new(Slot(0), self.sampling.clone(), plan);
-            sequence.begin(prompt(), 100);
-            while sequence.output().len() < HORIZON {
+            let (compared, wanted) = self.len;
+            sequence.begin(prompt(), wanted);
+            while sequence.output().len() < compared {
                 decoder.round(&mut [Turn { sequence: &mut sequence, chance }]).unwrap();
             }
-            sequence.output()[..HORIZON].to_vec()
+            sequence.output()[..compared].to_vec()
         };
         outcomes(run, |probability, output| *law.entry(output).or_default() += probability);
         law
@@ -75,7 +83,7 @@ impl Case {
     /// The law of plain decoding, written down from the model.
     fn plain(&self, seed: u64) -> Law {
         let mut law = Law::from([(Vec::new(), 1.0)]);
-        for _ in 0..HORIZON {
+        for _ in 0..self.len.0 {
             let mut longer = Law::new();
             for (output, probability) in law {
                 let committed: Vec<Token> =
@@ -147,7 +155,7 @@ fn the_coupled_rule_follows_the_plain_choice_of_its_noise() {
     let text = |drafters: Vec<Box<dyn Drafter>>, seed| {
         let noise = Noise::new(seed);
         let verification = Verification::Coupled(noise);
-        let plan = Plan { drafters: (0..drafters.len()).collect(), draft_len: 4, verification };
+        let plan = Plan::drafted((0..drafters.len()).collect(), 4, verification);
         let mut decoder = Decoder::new(Box::new(ToyEngine::new(toy(3), 64)), drafters).unwrap();
         let mut sequence = Sequence::new(Slot(0), penalised(), plan);
         sequence.begin(prompt(), 40);
@@ -254,4 +262,101 @@ fn several_drafters_in_one_round_change_nothing() {
     Case::new(both, PooledRule).assert_lossless("pooled, two drafters");
     Case::new(both, PooledRule).shaped(penalised()).assert_lossless("pooled, penalties");
     Case::new(both, NssRule).assert_lossless("nss, two drafters");
+}
+
+#[test]
+fn several_paths_of_a_model_change_nothing() {
+    let wide = |rule: Arc<dyn Rule>, width, scheme| {
+        let mut case = Case::new(|| vec![model()], BlockRule).wide(width, scheme);
+        case.plan.verification = Verification::Rule(Arc::clone(&rule));
+        case.assert_lossless(&format!("{}, {width} paths, {scheme:?}", rule.name()));
+    };
+    for scheme in [Scheme::Paths, Scheme::Slots] {
+        wide(Arc::new(PooledRule), 2, scheme);
+    }
+    wide(Arc::new(PooledRule), 3, Scheme::Slots);
+    wide(Arc::new(GbvRule::default()), 2, Scheme::Paths);
+    wide(Arc::new(SpecInferRule), 2, Scheme::Paths);
+    for scheme in [Scheme::Paths, Scheme::WithoutReplacement, Scheme::Beam] {
+        wide(Arc::new(TraversalRule), 2, scheme);
+        wide(Arc::new(RsdRule), 2, scheme);
+    }
+    wide(Arc::new(TraversalRule), 3, Scheme::Beam);
+}
+
+#[test]
+fn several_paths_beside_a_guess_change_nothing() {
+    let both = || vec![model(), predicted()];
+    Case::new(both, PooledRule).wide(2, Scheme::Slots).assert_lossless("two paths and a guess");
+    let shaped = Case::new(both, PooledRule).wide(2, Scheme::Slots).shaped(penalised());
+    shaped.assert_lossless("two paths and a guess, penalties");
+}
+
+#[test]
+fn paths_that_end_where_the_drafter_is_unsure_change_nothing() {
+    let unsure = || -> Vec<Box<dyn Drafter>> {
+        let engine = Box::new(ToyEngine::new(toy(77), 64));
+        vec![Box::new(ModelDrafter::new(engine).confident(0.5))]
+    };
+    Case::new(unsure, BlockRule).assert_lossless("one path");
+    Case::new(unsure, PooledRule).wide(2, Scheme::Slots).assert_lossless("two paths");
+    for scheme in [Scheme::WithoutReplacement, Scheme::Beam] {
+        Case::new(unsure, TraversalRule).wide(2, scheme).assert_lossless("traversal");
+    }
+}
+
+#[test]
+fn a_glance_at_the_last_tokens_changes_nothing() {
+    let mut case = Case::new(|| vec![model()], BlockRule);
+    case.plan.glance = Some(2);
+    case.assert_lossless("glance");
+}
+
+/// The law of decoding with a controller, whose choices depend on earlier rounds: the time a
+/// round takes is made up, so that they are the same whenever the same happens.
+fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
+    let mut law = Law::new();
+    let run = |chance: &mut dyn Chance| {
+        let target = CostCurve::new([(1, 1.0), (2, 1.40)]);
+        let costs = Costs { target, drafters: vec![Some(CostCurve::new([(1, 0.05)])), None] };
+        let arms = [(vec![0], 1), (vec![0], 2), (vec![0, 1], 1)];
+        let arms = arms.map(|(drafters, width)| Arm { drafters, width }).to_vec();
+        let mut controller = Controller::new(costs, arms, 2);
+        let verification = Verification::rule(PooledRule);
+        let plan = Plan::drafted(vec![], 0, verification);
+        let target = Box::new(ToyEngine::new(toy(seed), 64));
+        let mut decoder = Decoder::new(target, vec![model(), predicted()]).unwrap();
+        let mut sequence = Sequence::new(Slot(0), Sampling::unshaped(), plan);
+        sequence.begin(prompt(), HORIZON + 1);
+        let mut pace = controller.pace(&[0, 1]);
+        let mut lens = 0;
+        while sequence.output().len() < HORIZON {
+            let choice = controller.choose(&mut pace, &mut sequence, &[1, 1], Load::default());
+            let round = decoder.round(&mut [Turn { sequence: &mut sequence, chance }]).unwrap();
+            let commit = &round.commits[0];
+            let seconds = 1.0 + 0.4 * commit.drafted as f64;
+            controller.learn(&mut pace, commit, &Passes::default(), seconds);
+            lens = lens * 10 + choice.len;
+        }
+        (lens, sequence.output()[..HORIZON].to_vec())
+    };
+    outcomes(run, |probability, (lens, output)| {
+        *law.entry(output).or_default() += probability;
+        chosen.push(lens);
+    });
+    law
+}
+
+#[test]
+fn a_controller_that_learns_from_earlier_rounds_changes_nothing() {
+    let mut chosen = Vec::new();
+    let decoded = controlled(0, &mut chosen);
+    let plain = Case::new(Vec::new, BlockRule).plain(0);
+    for (text, probability) in &plain {
+        let gap = (decoded.get(text).copied().unwrap_or(0.0) - probability).abs();
+        assert!(gap < 1e-12, "{text:?}: off by {gap:e}");
+    }
+    chosen.sort_unstable();
+    chosen.dedup();
+    assert!(chosen.len() > 3, "it chose differently after different rounds: {chosen:?}");
 }

@@ -49,7 +49,7 @@ fn drafter(seed: u64) -> Box<dyn Drafter> {
 }
 
 fn drafted(len: usize) -> Plan {
-    Plan { drafters: vec![0], draft_len: len, verification: Verification::rule(BlockRule) }
+    Plan::drafted(vec![0], len, Verification::rule(BlockRule))
 }
 
 fn sequence(slot: u32, plan: Plan, output_len: usize) -> Sequence {

@@ -59,8 +59,7 @@ fn greedy_text_is_the_same_with_and_without_drafts_on_fifty_prompts() {
     let engine = Box::new(LlamaEngine::new(&target, &reproducible()).unwrap());
     let mut decoder = Decoder::new(engine, drafters).unwrap();
     let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
-    let block =
-        Plan { drafters: vec![0], draft_len: 4, verification: Verification::rule(BlockRule) };
+    let block = Plan::drafted(vec![0], 4, Verification::rule(BlockRule));
     let prompts = prompts(&target);
     assert_eq!(prompts.len(), 50);
     for (index, prompt) in prompts.iter().enumerate() {

@@ -17,12 +17,13 @@ use std::collections::HashMap;
 
 use common::{MODEL, count, model_path, options, tokens};
 use forerun_decode::{
-    Decoder, Drafter, ModelDrafter, Plan, Sampling, Sequence, Slot, Token, Turn, Verification,
+    Decoder, Drafter, ModelDrafter, NgramDrafter, Plan, Sampling, Sequence, Slot, Token, Turn,
+    Verification,
 };
 use forerun_llama::{LlamaEngine, Model, ModelOptions};
 use forerun_verify::rand_core::Rng as _;
 use forerun_verify::{
-    Block, BlockRule, Chance, Draft, Node, Philox, Random, Refusal, Rule, Verdict,
+    Block, BlockRule, Chance, Draft, Node, Philox, PooledRule, Random, Refusal, Rule, Verdict,
 };
 
 /// Tokens of each text that are compared. The first is drawn plain, the others are drafted.
@@ -43,7 +44,16 @@ const PROMPTS: [&str; 4] = [
     "Question: What is 12 plus 7?\nAnswer:",
 ];
 
+/// What an n-gram drafter has something to say about.
+const REPETITIVE: [&str; 4] = [
+    "one two three four one two three four one two",
+    "The cat sat. The dog sat. The cow sat. The cat",
+    "a = 1\nb = 2\nc = 3\na = 1\nb =",
+    "Tea or coffee? Tea. Tea or coffee? Coffee. Tea or",
+];
+
 const WARM: &str = "temperature 1.0";
+const LOOPS: &str = "temperature 1.0, repetitive prompts";
 const COOL: &str = "temperature 0.7, top-k 40, top-p 0.9";
 /// Texts of each sample where the full test would take too long.
 const QUICK: usize = 640;
@@ -61,20 +71,28 @@ fn load(name: &str) -> Model {
 }
 
 /// Decodes every prompt equally often; texts in the order of prompts.
-fn texts(plan: &Plan, sampling: &Sampling, count: usize, seed: u64) -> Vec<Vec<Text>> {
+fn texts(plan: &Plan, setting: &str, count: usize, seed: u64) -> Vec<Vec<Text>> {
+    let sampling = if setting == COOL { cool() } else { Sampling::unshaped() };
+    let prompts = if setting == LOOPS { REPETITIVE } else { PROMPTS };
     let target = load(MODEL);
-    let engine = |model: &Model| Box::new(LlamaEngine::new(model, &small(SLOTS)).unwrap());
-    let drafters: Vec<Box<dyn Drafter>> = if plan.drafters.is_empty() {
-        vec![]
-    } else {
-        vec![Box::new(ModelDrafter::new(engine(&load("SmolLM2-pruned-14+13.gguf"))))]
+    let engine = |model: &Model, paths: usize| {
+        let options = small(SLOTS, u32::try_from(paths).unwrap());
+        Box::new(LlamaEngine::new(model, &options).unwrap())
     };
-    let mut decoder = Decoder::new(engine(&target), drafters).unwrap();
+    // Drafter 0 is a model, 1 looks the text's own n-grams up.
+    let (width, guesses) = (plan.width, plan.drafters.len().saturating_sub(1));
+    let mut drafters: Vec<Box<dyn Drafter>> = Vec::new();
+    if !plan.drafters.is_empty() {
+        let draft = load("SmolLM2-pruned-14+13.gguf");
+        drafters.push(Box::new(ModelDrafter::new(engine(&draft, width))));
+        drafters.push(Box::new(NgramDrafter::default()));
+    }
+    let mut decoder = Decoder::new(engine(&target, width + guesses), drafters).unwrap();
     let mut sequences: Vec<Sequence> =
         (0..SLOTS).map(|slot| Sequence::new(Slot(slot), sampling.clone(), plan.clone())).collect();
     let mut chance = Random(Philox::new(seed));
     let mut sample = Vec::new();
-    for prompt in PROMPTS {
+    for prompt in prompts {
         let prompt = tokens(&target, prompt);
         let mut texts = Vec::new();
         while texts.len() < count / PROMPTS.len() {
@@ -112,10 +130,10 @@ fn batch(
     sequences.iter().map(|sequence| sequence.output()[..TEXT_LEN].try_into().unwrap()).collect()
 }
 
-fn small(slots: u32) -> forerun_llama::EngineOptions {
+fn small(slots: u32, paths: u32) -> forerun_llama::EngineOptions {
     // One thread each: the report makes two comparisons at once.
     let threads = Some(count(1));
-    forerun_llama::EngineOptions { context_len: Some(count(64)), threads, ..options(slots, 1) }
+    forerun_llama::EngineOptions { context_len: Some(count(64)), threads, ..options(slots, paths) }
 }
 
 /// Numbers for the beginnings of each text: one for each length, rare ones sharing a number.
@@ -246,8 +264,7 @@ impl Rule for Gullible {
 }
 
 fn drafted(rule: impl Rule + 'static) -> Plan {
-    let verification = Verification::rule(rule);
-    Plan { drafters: vec![0], draft_len: DRAFT_LEN, verification }
+    Plan::drafted(vec![0], DRAFT_LEN, Verification::rule(rule))
 }
 
 fn cool() -> Sampling {
@@ -277,9 +294,20 @@ impl Finding {
 
 /// Compares a plan with plain decoding.
 fn compare(plan: &Plan, setting: &'static str, texts_each: usize) -> Finding {
-    let sampling = if setting == WARM { Sampling::unshaped() } else { cool() };
-    let plain = texts(&Plan::plain(), &sampling, texts_each, 1);
-    let drafted = texts(plan, &sampling, texts_each, 2);
+    let plain = texts(&Plan::plain(), setting, texts_each, 1);
+    compare_with(&plain, plan, setting, texts_each)
+}
+
+/// Compares a plan with the first of some plain texts.
+fn compare_with(
+    plain: &[Vec<Text>],
+    plan: &Plan,
+    setting: &'static str,
+    texts_each: usize,
+) -> Finding {
+    let of_prompt = |texts: &Vec<Text>| texts[..texts_each / PROMPTS.len()].to_vec();
+    let plain: Vec<_> = plain.iter().map(of_prompt).collect();
+    let drafted = texts(plan, setting, texts_each, 2);
     let beginnings = Beginnings::of(&plain, &drafted);
     let (kinds, chance) = (beginnings.count, beginnings.chance_of_more());
     let finding = Finding { setting, rule: plan.verification.name(), texts_each, kinds, chance };
@@ -302,14 +330,68 @@ fn a_wrong_rule_is_found_out() {
     assert!(compare(&drafted(Gullible), WARM, samples(QUICK / 2)).differs());
 }
 
+#[test]
+fn pooled_verification_of_two_paths_and_an_n_gram_is_plain_decoding() {
+    assert!(!compare(&pooled(2, true), LOOPS, samples(QUICK)).differs());
+}
+
+/// Paths of a draft model, and perhaps one of n-grams, judged together.
+fn pooled(width: usize, ngram: bool) -> Plan {
+    let drafters = if ngram { vec![0, 1] } else { vec![0] };
+    Plan::drafted(drafters, DRAFT_LEN, Verification::rule(PooledRule)).wide(width)
+}
+
+/// Several paths, written down; `just two-sample-paths` runs it.
+#[test]
+#[ignore = "takes half an hour"]
+fn report_paths() {
+    let plans = [(2, false), (3, false), (2, true), (3, true)];
+    let compared = |plans: &[(usize, bool)]| -> Vec<(String, Finding)> {
+        let plain = texts(&Plan::plain(), LOOPS, samples(asked()), 1);
+        let compare = |(width, ngram): &(usize, bool)| {
+            let guess = if *ngram { " and an n-gram" } else { "" };
+            let plan = pooled(*width, *ngram);
+            (format!("{width} paths{guess}"), compare_with(&plain, &plan, LOOPS, samples(asked())))
+        };
+        plans.iter().map(compare).collect()
+    };
+    let findings: Vec<(String, Finding)> = std::thread::scope(|scope| {
+        let halves: Vec<_> =
+            plans.chunks(2).map(|half| scope.spawn(move || compared(half))).collect();
+        halves.into_iter().flat_map(|half| half.join().unwrap()).collect()
+    });
+    let mut text = String::from(
+        "# Plain against pooled verification of several paths: are the texts of one law?\n\n\
+         Made by `just two-sample-paths`, by the test of [two-sample.md](two-sample.md), on prompts that repeat themselves.\n\n\
+         | drafts | setting | rule | texts of each | beginnings | chance | verdict |\n|---|---|---|--:|--:|--:|---|\n",
+    );
+    for (drafts, finding) in &findings {
+        text.push_str(&format!("| {drafts} {}", finding.line()));
+    }
+    write("two-sample-paths.md", &text);
+    assert!(findings.iter().all(|(_, finding)| !finding.differs()));
+}
+
+fn asked() -> usize {
+    std::env::var("FORERUN_SAMPLES").map_or(5_000, |count| count.parse().unwrap())
+}
+
+fn write(name: &str, text: &str) {
+    if std::env::var_os("FORERUN_WRITE_REPORTS").is_some() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/decode/");
+        std::fs::write(format!("{folder}{name}"), text).unwrap();
+    }
+}
+
 /// The full test, written down; `just two-sample` runs it.
 #[test]
 #[ignore = "takes half an hour"]
 fn report() {
-    let asked = std::env::var("FORERUN_SAMPLES").map_or(5_000, |count| count.parse().unwrap());
+    let asked = asked();
     let both = |setting| {
-        let right = compare(&drafted(BlockRule), setting, samples(asked));
-        [right, compare(&drafted(NoResidual), setting, samples(asked / 5))]
+        let plain = texts(&Plan::plain(), setting, samples(asked), 1);
+        let right = compare_with(&plain, &drafted(BlockRule), setting, samples(asked));
+        [right, compare_with(&plain, &drafted(NoResidual), setting, samples(asked / 2))]
     };
     let findings: Vec<Finding> = std::thread::scope(|scope| {
         let halves = [WARM, COOL].map(|setting| scope.spawn(move || both(setting)));
@@ -327,10 +409,7 @@ fn report() {
         PROMPTS.len()
     );
     findings.iter().for_each(|finding| text.push_str(&finding.line()));
-    if std::env::var_os("FORERUN_WRITE_REPORTS").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/decode/two-sample.md");
-        std::fs::write(path, text).unwrap();
-    }
+    write("two-sample.md", &text);
     let wrong = |finding: &Finding| finding.rule == NoResidual.name();
     assert!(findings.iter().all(|finding| finding.differs() == wrong(finding)));
 }

@@ -351,6 +351,22 @@ impl Dist {
         Token::at(chance.pick(self))
     }
 
+    /// Draws a token that is none of `taken`, each with its share of what they leave; `None` where
+    /// they leave nothing. Called again with what it gave, it draws without replacement.
+    ///
+    /// ```
+    /// # use forerun_verify::{Dist, Philox, Random, Token};
+    /// let row = Dist::dense(vec![1.0, 0.0, 5.0])?;
+    /// let mut chance = Random(Philox::new(1));
+    /// assert_eq!(row.draw_except(&[Token(2)], &mut chance), Some(Token(0)));
+    /// assert_eq!(row.draw_except(&[Token(2), Token(0)], &mut chance), None);
+    /// # Ok::<(), forerun_verify::RowError>(())
+    /// ```
+    pub fn draw_except(&self, taken: &[Token], chance: &mut dyn Chance) -> Option<Token> {
+        let rest = Rest { row: self, taken };
+        (rest.mass() > 0.0).then(|| Token::at(chance.pick(&rest)))
+    }
+
     /// The tokens that can be drawn, with their probabilities, in order.
     ///
     /// ```
@@ -458,6 +474,33 @@ impl Weights for Dist {
 
     fn visit(&self, each: &mut dyn FnMut(usize, f64)) {
         self.visit_with(|index| f64::from(self.weight(Token::at(index))), each);
+    }
+}
+
+/// A row without some of its tokens.
+struct Rest<'a> {
+    row: &'a Dist,
+    taken: &'a [Token],
+}
+
+impl Rest<'_> {
+    fn support(&self) -> impl Iterator<Item = (usize, f64)> {
+        let left = self.row.support().filter(|(token, _)| !self.taken.contains(token));
+        left.map(|(token, probability)| (token.index(), probability))
+    }
+}
+
+impl Weights for Rest<'_> {
+    fn mass(&self) -> f64 {
+        self.support().map(|(_, probability)| probability).sum()
+    }
+
+    fn locate(&self, point: f64) -> usize {
+        locate_in(self.support(), point).unwrap_or_default()
+    }
+
+    fn visit(&self, each: &mut dyn FnMut(usize, f64)) {
+        self.support().for_each(|(index, probability)| each(index, probability));
     }
 }
 

@@ -229,6 +229,16 @@ pub struct Draft {
 pub struct DraftBuilder(Draft);
 
 impl DraftBuilder {
+    /// How tokens are to be drawn.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// assert_eq!(Draft::start(Scheme::Beam, 4).scheme(), Scheme::Beam);
+    /// ```
+    pub fn scheme(&self) -> Scheme {
+        self.0.scheme
+    }
+
     /// Hands over a row to draw from; name it in [`DraftBuilder::sampled`].
     ///
     /// # Errors

@@ -1,18 +1,24 @@
 //! What drafts for the target, and how drafts are judged.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use forerun_llama::{CacheType, EngineOptions, GpuLayers};
+use forerun_verify::Scheme;
 
 use super::model::{ModelConfig, cache_type, gpu_layers, threads};
+use super::rule::{Drafts, PathsChoice};
 use super::{ConfigError, RuleChoice};
 
-/// Tokens a drafter proposes in a round unless told otherwise.
-const DRAFT_LEN_DEFAULT: NonZeroUsize = const { NonZeroUsize::new(4).expect("4 > 0") };
+/// Tokens of a drafted path unless told otherwise: always, or at most where it is adapted.
+const LEN_FIXED: NonZeroUsize = const { NonZeroUsize::new(4).expect("4 > 0") };
+const LEN_ADAPTED_MAX: NonZeroUsize = const { NonZeroUsize::new(8).expect("8 > 0") };
 
 /// Most tokens a drafter may be told to propose in a round.
 const DRAFT_LEN_MAX: usize = 64;
+
+/// Most paths a draft model may be told to draw.
+const PATHS_MAX: u32 = 16;
 
 /// What drafts, as given.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -28,10 +34,21 @@ pub(crate) struct DraftFlags {
     /// What drafts, separated by commas [default: what the files given are for, else none]
     #[arg(long, env = "LLAMA_ARG_SPEC_TYPE", value_name = "LIST", value_delimiter = ',')]
     spec_type: Option<Vec<SpecType>>,
-    /// Most tokens each drafter proposes in a round [default: 4]
+    /// Most tokens of a drafted path [default: 8, or 4 with --spec-adaptive off]
     #[arg(long, visible_aliases = ["draft-max", "draft", "draft-n"], value_name = "N")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_N_MAX")]
     spec_draft_n_max: Option<usize>,
+    /// Whether to draft as much as pays, by measured cost and acceptance, and nothing where drafts
+    /// do not pay [default: on, but off where --seed is given and the rule is not coupled, so that
+    /// the seed gives the same text again]
+    #[arg(long, value_name = "ON|OFF", visible_alias = "spec-autotune")]
+    spec_adaptive: Option<Switch>,
+    /// Paths the draft model draws in a round, judged together [default: 1]
+    #[arg(long, visible_alias = "draft-paths", value_name = "K", requires = "spec_draft_model")]
+    spec_draft_paths: Option<u32>,
+    /// How these are drawn [default: distinct for traversal and rsd, else independent]
+    #[arg(long, value_name = "HOW", requires = "spec_draft_paths")]
+    spec_draft_draw: Option<PathsChoice>,
     /// The draft model stops where its likeliest token is less probable than this [default: 0]
     ///
     /// It looks before a token is drawn, so the output keeps the target's law. llama.cpp draws
@@ -39,8 +56,7 @@ pub(crate) struct DraftFlags {
     #[arg(long, visible_alias = "draft-p-min", value_name = "P", allow_negative_numbers = true)]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", requires = "spec_draft_model")]
     spec_draft_p_min: Option<f64>,
-    /// How drafts are judged; all of these are lossless [default: block, for several drafters
-    /// pooled]
+    /// How drafts are judged; all of these are lossless [default: block, for several paths pooled]
     #[arg(long, value_name = "RULE")]
     verify: Option<RuleChoice>,
     /// Threads for the draft model's pass over one token [-td] [default: as --threads]
@@ -66,6 +82,15 @@ pub(crate) struct DraftFlags {
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V")]
     #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
     spec_draft_type_v: Option<CacheType>,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    /// Yes
+    On,
+    /// No
+    Off,
 }
 
 /// What drafts, by our names; llama.cpp's are understood.
@@ -124,8 +149,14 @@ pub(crate) struct DraftModelConfig {
 pub(crate) struct DraftConfig {
     /// The drafters, in the order they propose.
     pub(crate) drafters: Vec<DrafterConfig>,
-    /// Most tokens each proposes in a round.
+    /// Tokens of a path: always, or at most where drafts are adapted.
     pub(crate) len: NonZeroUsize,
+    /// Whether a controller decides what is drafted.
+    pub(crate) adaptive: bool,
+    /// Paths the draft model draws.
+    pub(crate) width: NonZeroUsize,
+    /// How they are drawn.
+    pub(crate) scheme: Scheme,
     /// How drafts are judged.
     pub(crate) rule: RuleChoice,
 }
@@ -137,12 +168,23 @@ impl DraftFlags {
     }
 
     /// Decides every default. The draft model is run as the target is, unless told otherwise.
-    pub(crate) fn resolve(self, target: &ModelConfig) -> Result<DraftConfig, ConfigError> {
+    /// `seeded`: a text is to be made again.
+    pub(crate) fn resolve(
+        self,
+        target: &ModelConfig,
+        seeded: bool,
+    ) -> Result<DraftConfig, ConfigError> {
         let types = self.types()?;
         let drafters: Vec<DrafterConfig> =
             types.iter().map(|kind| self.drafter(*kind, target)).collect::<Result<_, _>>()?;
+        let again = seeded && self.verify != Some(RuleChoice::Coupled);
+        let adaptive = match self.spec_adaptive {
+            None => !again,
+            Some(switch) => switch == Switch::On,
+        };
         let len = match self.spec_draft_n_max {
-            None => DRAFT_LEN_DEFAULT,
+            None if adaptive => LEN_ADAPTED_MAX,
+            None => LEN_FIXED,
             Some(len) => NonZeroUsize::new(len)
                 .filter(|len| len.get() <= DRAFT_LEN_MAX)
                 .ok_or_else(|| ConfigError::OutOfRange {
@@ -151,13 +193,28 @@ impl DraftFlags {
                     expected: format!("1 to {DRAFT_LEN_MAX}, or --spec-type none for no drafts"),
                 })?,
         };
-        let several = drafters.len() > 1;
+        let width = self.width()?;
+        let several = drafters.len() > 1 || width.get() > 1;
         let default = if several { RuleChoice::Pooled } else { RuleChoice::Block };
         let rule = self.verify.unwrap_or(default);
-        if several && matches!(rule, RuleChoice::Block | RuleChoice::Token) {
-            return Err(ConfigError::OnePathOnly { rule: rule.name(), drafters: drafters.len() });
-        }
-        Ok(DraftConfig { drafters, len, rule })
+        let scheme = rule.scheme(&Drafts {
+            drafters: drafters.len(),
+            has_model: drafters.iter().any(|drafter| matches!(drafter, DrafterConfig::Model(_))),
+            may_stop: self.spec_draft_p_min.is_some_and(|min| min > 0.0),
+            width: width.get() as usize,
+            paths: self.spec_draft_draw,
+        })?;
+        let width = NonZeroUsize::try_from(width).expect("at most PATHS_MAX");
+        Ok(DraftConfig { drafters, len, adaptive, width, scheme, rule })
+    }
+
+    /// Paths of the draft model.
+    fn width(&self) -> Result<NonZeroU32, ConfigError> {
+        let width = self.spec_draft_paths.unwrap_or(1);
+        NonZeroU32::new(width).filter(|width| width.get() <= PATHS_MAX).ok_or_else(|| {
+            let (flag, value) = ("--spec-draft-paths", width.to_string());
+            ConfigError::OutOfRange { flag, value, expected: format!("1 to {PATHS_MAX}") }
+        })
     }
 
     /// What drafts. All that was said about drafting is used, or `none` was said.
@@ -199,6 +256,7 @@ impl DraftFlags {
     fn plain(&self) -> Result<Vec<SpecType>, ConfigError> {
         let needing = [
             ("--spec-draft-n-max", self.spec_draft_n_max.is_some()),
+            ("--spec-adaptive", self.spec_adaptive == Some(Switch::On)),
             ("--verify", self.verify.is_some_and(|rule| rule != RuleChoice::Coupled)),
         ];
         match needing.into_iter().find(|(_, said)| *said) {
@@ -250,6 +308,7 @@ impl DraftFlags {
             },
             cache_keys: self.spec_draft_type_k.unwrap_or_default(),
             cache_values: self.spec_draft_type_v.unwrap_or_default(),
+            paths: self.width()?,
             ..as_target.clone()
         };
         let gpu_layers = self.spec_draft_ngl.unwrap_or_default();

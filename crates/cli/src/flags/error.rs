@@ -45,13 +45,15 @@ pub(crate) enum ConfigError {
         /// The drafter.
         drafter: &'static str,
     },
-    /// The rule judges one path and there would be several.
-    #[error("--verify {rule} judges one path, and {drafters} drafters make several: use pooled")]
-    OnePathOnly {
+    /// The rule is not for such drafts.
+    #[error("--verify {rule} {reason}: {instead}")]
+    RuleAndDraft {
         /// The rule.
         rule: &'static str,
-        /// How many drafters there are.
-        drafters: usize,
+        /// Why not.
+        reason: &'static str,
+        /// What to do.
+        instead: &'static str,
     },
     /// One JSON object for many answers.
     #[error("--json is for one answer: add --prompt")]

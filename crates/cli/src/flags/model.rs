@@ -25,6 +25,14 @@ pub(crate) struct ModelFlags {
     /// GGUF file of the target
     #[arg(short, long, env = "LLAMA_ARG_MODEL", value_name = "FILE")]
     model: PathBuf,
+    #[command(flatten)]
+    engine: EngineFlags,
+}
+
+/// How the target is run, as given.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Target")]
+pub(crate) struct EngineFlags {
     /// Tokens of context; 0 for as many as the model was trained with [default: as trained, at
     /// most 8192]
     #[arg(short, long, env = "LLAMA_ARG_CTX_SIZE", value_name = "N")]
@@ -92,11 +100,18 @@ pub(crate) struct ModelConfig {
 impl ModelFlags {
     /// Whether layers were to go to a GPU.
     pub(super) fn wants_gpu(&self) -> bool {
-        self.gpu_layers.is_some_and(|layers| layers != GpuLayers::Last(0))
+        self.engine.gpu_layers.is_some_and(|layers| layers != GpuLayers::Last(0))
     }
 
     /// Decides every default.
     pub(crate) fn resolve(self) -> Result<(ModelConfig, ContextLen), ConfigError> {
+        self.engine.resolve(self.model)
+    }
+}
+
+impl EngineFlags {
+    /// Decides every default for the model in a file.
+    pub(crate) fn resolve(self, path: PathBuf) -> Result<(ModelConfig, ContextLen), ConfigError> {
         let defaults = EngineOptions::default();
         let context = match self.ctx_size.map(NonZeroU32::new) {
             None => ContextLen::AtMost(CONTEXT_LEN_DEFAULT),
@@ -119,7 +134,7 @@ impl ModelFlags {
             ..defaults
         };
         let gpu_layers = self.gpu_layers.unwrap_or_default();
-        Ok((ModelConfig { path: self.model, gpu_layers, load_mode, engine }, context))
+        Ok((ModelConfig { path, gpu_layers, load_mode, engine }, context))
     }
 }
 

@@ -50,6 +50,14 @@ pub(crate) struct OutputConfig {
     pub(crate) verbose: bool,
 }
 
+impl OutputConfig {
+    /// Of a command that makes no text.
+    pub(crate) fn notes() -> Self {
+        let color = ColorChoice::Auto;
+        Self { stats: true, show_drafts: false, color, json: false, verbose: false }
+    }
+}
+
 impl OutputFlags {
     /// Decides every default.
     pub(crate) fn resolve(self) -> OutputConfig {

@@ -70,6 +70,11 @@ pub(crate) struct SamplingConfig {
 }
 
 impl SamplingFlags {
+    /// Whether a text is to be made again.
+    pub(super) fn is_seeded(&self) -> bool {
+        matches!(self.seed, Some(Seed::Fixed(_)))
+    }
+
     /// Decides every default.
     pub(crate) fn resolve(self) -> Result<SamplingConfig, ConfigError> {
         let default = Sampling::default();

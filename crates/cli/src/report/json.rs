@@ -1,6 +1,6 @@
 //! The object of `--json`. Field names are public; speculation's are vLLM's where it has them.
 
-use forerun_decode::{Finish, Sampling, Stats};
+use forerun_decode::{Costs, Finish, Sampling, Stats};
 use serde::Serialize;
 
 use super::{Report, ratio};
@@ -63,6 +63,20 @@ struct Speculation {
     acceptance_histogram: Vec<u64>,
     num_draft_tokens_per_pos: Vec<u64>,
     num_accepted_tokens_per_pos: Vec<u64>,
+    /// What the controller chose; null where drafts are fixed.
+    adaptive: Option<Adaptive>,
+}
+
+/// What the controller did, and by which costs.
+#[derive(Serialize)]
+struct Adaptive {
+    plain_rounds: u64,
+    trial_rounds: u64,
+    expected_speedup: f64,
+    /// Tokens of a pass and its seconds.
+    target_pass_s: Vec<(usize, f64)>,
+    /// The same of each draft model.
+    draft_pass_s: Vec<Vec<(usize, f64)>>,
 }
 
 /// What it takes to make the text again.
@@ -83,6 +97,7 @@ struct Settings<'a> {
     predict: Option<usize>,
     ctx_size: usize,
     spec_draft_n_max: usize,
+    spec_draft_paths: usize,
 }
 
 /// A token's bias; null forbids it.
@@ -110,7 +125,14 @@ impl Report<'_> {
                 total_tokens: text.prompt_len + text.tokens.len(),
             },
             timings: Timings::new(stats),
-            speculative_decoding: Speculation::new(stats, self.drafter_names()),
+            speculative_decoding: Speculation {
+                adaptive: self
+                    .loaded
+                    .controller
+                    .as_ref()
+                    .map(|it| Adaptive::new(stats, it.costs())),
+                ..Speculation::new(stats, self.drafter_names())
+            },
             rule: config.draft.rule.name(),
             lossless: true,
             seed: text.seed,
@@ -120,6 +142,7 @@ impl Report<'_> {
                 predict: Some(config.text.len_max).filter(|len| *len < usize::MAX),
                 ctx_size: self.loaded.context_len(),
                 spec_draft_n_max: config.draft.len.get(),
+                spec_draft_paths: config.draft.width.get(),
                 ..Settings::new(&config.sampling.sampling)
             },
         };
@@ -178,6 +201,20 @@ impl Speculation {
             acceptance_histogram: reached.zip(next).map(|(all, more)| all - more).collect(),
             num_draft_tokens_per_pos: positions.iter().map(|position| position.drafted).collect(),
             num_accepted_tokens_per_pos: accepted,
+            adaptive: None,
+        }
+    }
+}
+
+impl Adaptive {
+    fn new(stats: &Stats, costs: &Costs) -> Self {
+        let drafters = costs.drafters.iter().flatten();
+        Self {
+            plain_rounds: stats.plain_rounds,
+            trial_rounds: stats.trial_rounds,
+            expected_speedup: stats.expected_speedup(),
+            target_pass_s: costs.target.points().to_vec(),
+            draft_pass_s: drafters.map(|curve| curve.points().to_vec()).collect(),
         }
     }
 }
@@ -201,6 +238,7 @@ impl Settings<'_> {
             predict: None,
             ctx_size: 0,
             spec_draft_n_max: 0,
+            spec_draft_paths: 1,
         }
     }
 }

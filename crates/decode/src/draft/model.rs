@@ -1,29 +1,39 @@
-//! Drafts from a smaller model.
+//! Drafts from a smaller model: passes and cache. How paths branch is in [`super::branch`].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forerun_verify::{Dist, Node, Token};
+use forerun_verify::{Dist, Token};
 
 use crate::cache::Cached;
+use crate::cost::{CostCurve, Pass};
+use crate::draft::branch::{self, Tip};
 use crate::draft::{Ask, DraftFailure, Drafter};
-use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Step};
+use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Slot, Step};
 use crate::text::Tokenizer;
 use crate::vocab_map::VocabMap;
 
-/// A draft model: samples one path for each ask, from rows shaped as the target's are.
+/// A draft model: draws paths for each ask, from rows shaped as the target's are.
 ///
-/// All sequences of a round are drafted together, in one pass for each position. What its cache
-/// still holds of a sequence is found out at the next call.
+/// All paths of all sequences of a round are drafted together, in one pass for each depth; what
+/// two paths have in common is computed once. What its cache still holds of a sequence is found
+/// out at the next call.
 pub struct ModelDrafter {
     engine: Box<dyn Engine>,
     translation: Option<Translation>,
     confidence_min: f64,
-    cached: Vec<Cached>,
+    slots: Vec<Held>,
     output: Output,
-    pass_time: Duration,
+    passes: Vec<Pass>,
+}
+
+/// What a slot of the drafter's engine holds: a text from this token on.
+#[derive(Debug, Clone, Default)]
+struct Held {
+    start: usize,
+    cached: Cached,
 }
 
 /// Between a target's vocabulary and a drafter's.
@@ -36,28 +46,28 @@ struct Translation {
     row: Vec<f32>,
 }
 
-/// A path while it grows.
+/// A draft while it grows.
 struct Growing<'q, 'a> {
     ask: &'q mut Ask<'a>,
-    /// The committed tokens, in the drafter's vocabulary.
+    /// The committed tokens it reads, in the drafter's vocabulary.
     tokens: Cow<'a, [Token]>,
-    /// The drafted tokens, in the target's.
-    path: Vec<Token>,
-    /// The last of them.
-    node: Node,
+    /// Where paths may go on.
+    tips: Vec<Tip>,
+    /// Nodes in the drafter's cache.
+    cached: usize,
 }
 
 impl ModelDrafter {
     /// A model whose vocabulary is the target's.
     pub fn new(engine: Box<dyn Engine>) -> Self {
-        let cached = vec![Cached::default(); engine.slot_count()];
+        let slots = vec![Held::default(); engine.slot_count()];
         Self {
             engine,
             translation: None,
             confidence_min: 0.0,
-            cached,
+            slots,
             output: Output::default(),
-            pass_time: Duration::ZERO,
+            passes: Vec::new(),
         }
     }
 
@@ -83,51 +93,66 @@ impl ModelDrafter {
         self
     }
 
-    /// Runs the committed tokens the cache does not hold; a row for each path.
+    /// What is read of a text: all of it, or where the plan only wants a glance and the cache is
+    /// far behind, its last tokens. What was begun so is gone on with until all is wanted.
+    fn first_read(&self, ask: &Ask<'_>, tokens: &[Token]) -> usize {
+        let Held { start, cached } = &self.slots[ask.slot.0 as usize];
+        let Some(glance) = ask.glance else { return 0 };
+        let held = tokens.get(*start..).map_or(0, |tokens| cached.reuse(tokens).len);
+        let behind = tokens.len() - (start + held).min(tokens.len());
+        if behind <= glance { *start } else { tokens.len() - glance }
+    }
+
+    /// Runs the committed tokens the cache does not hold; a row for each ask.
     fn catch_up(&mut self, growing: &[Growing<'_, '_>]) -> Result<(), EngineError> {
-        let reuse = |path: &Growing<'_, '_>| self.cached[path.slot()].reuse(&path.tokens);
+        let reuse = |draft: &Growing<'_, '_>| self.slots[draft.slot()].cached.reuse(&draft.tokens);
         let reuses: Vec<_> = growing.iter().map(reuse).collect();
-        let steps = growing.iter().zip(&reuses).map(|(path, reuse)| Step {
-            slot: path.ask.slot,
+        let steps = growing.iter().zip(&reuses).map(|(draft, reuse)| Step {
+            slot: draft.ask.slot,
             keep: reuse.keep,
-            trunk: &path.tokens[reuse.len..],
+            trunk: &draft.tokens[reuse.len..],
             tree: &[],
             rows: Rows::Trunk,
         });
         let result = self.pass(&steps.collect::<Vec<_>>());
-        for (path, reuse) in growing.iter().zip(&reuses) {
-            let cached = &mut self.cached[path.slot()];
+        for (draft, reuse) in growing.iter().zip(&reuses) {
+            let cached = &mut self.slots[draft.slot()].cached;
             match &result {
-                Ok(()) => cached.extended(reuse.len, &path.tokens, &[]),
-                Err(error) => cached.failed(reuse.len, &path.tokens, error),
+                Ok(()) => cached.extended(reuse.len, &draft.tokens, &[]),
+                Err(error) => cached.failed(reuse.len, &draft.tokens, error),
             }
         }
         result
     }
 
     /// Runs the last drafted token of each path; a row for each.
-    fn advance(&mut self, growing: &[Growing<'_, '_>]) -> Result<(), EngineError> {
-        let branch = |path: &Growing<'_, '_>| {
-            let token = *path.path.last().expect("a token was drafted");
+    fn advance(&mut self, growing: &mut [Growing<'_, '_>]) -> Result<(), EngineError> {
+        let branch = |tip: &Tip| {
+            let token = *tip.path.last().expect("a token was drafted");
             let token = self.translation.as_ref().map_or(token, |words| {
                 words.map.to_draft(token).expect("drawn from a row of mapped tokens")
             });
-            [Branch { parent: path.path.len() - 1, token }]
+            Branch { parent: tip.cached, token }
         };
-        let branches: Vec<_> = growing.iter().map(branch).collect();
-        let steps = growing.iter().zip(&branches).map(|(path, branch)| Step {
-            slot: path.ask.slot,
+        let branches: Vec<Vec<Branch>> =
+            growing.iter().map(|draft| draft.tips.iter().map(branch).collect()).collect();
+        let steps = growing.iter().zip(&branches).map(|(draft, branches)| Step {
+            slot: draft.ask.slot,
             keep: Keep::All,
             trunk: &[],
-            tree: branch,
+            tree: branches,
             rows: Rows::Tree,
         });
         let result = self.pass(&steps.collect::<Vec<_>>());
-        for (path, branch) in growing.iter().zip(&branches) {
-            let cached = &mut self.cached[path.slot()];
+        for (draft, branches) in growing.iter_mut().zip(&branches) {
+            let cached = &mut self.slots[draft.slot()].cached;
             match &result {
-                Ok(()) => cached.grown(branch),
+                Ok(()) => cached.grown(branches),
                 Err(error) => cached.not_grown(error),
+            }
+            for tip in &mut draft.tips {
+                draft.cached += 1;
+                tip.cached = draft.cached;
             }
         }
         result
@@ -136,12 +161,26 @@ impl ModelDrafter {
     fn pass(&mut self, steps: &[Step<'_>]) -> Result<(), EngineError> {
         let started = Instant::now();
         let result = self.engine.extend(steps, &mut self.output);
-        self.pass_time += started.elapsed();
+        let tokens = steps.iter().map(|step| step.trunk.len() + step.tree.len()).sum();
+        self.passes.push(Pass { tokens, sequences: steps.len(), time: started.elapsed() });
         result
     }
 
-    /// Draws the next token of a path from its row; false where the path ends before it.
-    fn draw(&mut self, row: usize, path: &mut Growing<'_, '_>) -> Result<bool, DraftFailure> {
+    /// Draws the next tokens of a draft from the rows of its tips, the first of which is given.
+    fn branch(&mut self, row: usize, draft: &mut Growing<'_, '_>) -> Result<(), DraftFailure> {
+        let mut tips = Vec::with_capacity(draft.tips.len());
+        for (offset, tip) in std::mem::take(&mut draft.tips).into_iter().enumerate() {
+            let law = self.law(row + offset, draft.ask, &tip.path)?;
+            if self.confidence_min == 0.0 || likeliest(&law) >= self.confidence_min {
+                tips.push((tip, law));
+            }
+        }
+        draft.tips = branch::branch(draft.ask, tips).map_err(unusable)?;
+        Ok(())
+    }
+
+    /// What the drafter's next token after a path is drawn from.
+    fn law(&mut self, row: usize, ask: &Ask<'_>, path: &[Token]) -> Result<Dist, DraftFailure> {
         let logits = match &mut self.translation {
             Some(words) => {
                 words.map.translate_row(self.output.row(row), &mut words.row);
@@ -149,16 +188,7 @@ impl ModelDrafter {
             }
             None => self.output.row_mut(row),
         };
-        let law = path.ask.sampling.row(logits, path.ask.tokens, &path.path).map_err(unusable)?;
-        if self.confidence_min > 0.0 && likeliest(&law) < self.confidence_min {
-            return Ok(false);
-        }
-        let token = path.ask.draw(path.path.len(), &law);
-        let tree = &mut path.ask.tree;
-        let row = tree.row(law).map_err(unusable)?;
-        path.node = tree.sampled(path.node, row, token).map_err(unusable)?;
-        path.path.push(token);
-        Ok(true)
+        ask.sampling.row(logits, ask.tokens, path).map_err(unusable)
     }
 }
 
@@ -198,7 +228,7 @@ impl Drafter for ModelDrafter {
     }
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure> {
-        let context_len = self.engine.context_len();
+        let (context_len, paths_max) = (self.engine.context_len(), self.engine.paths_max());
         let mut growing = Vec::with_capacity(asks.len());
         for ask in asks {
             let tokens = match &mut self.translation {
@@ -208,39 +238,62 @@ impl Drafter for ModelDrafter {
             if tokens.is_empty() {
                 continue;
             }
-            if tokens.len() + ask.len_max > context_len {
-                let tokens = tokens.len() + ask.len_max - context_len;
-                ask.failure = Some(EngineError::Full { tokens }.into());
+            let width = ask.width;
+            if width > paths_max {
+                ask.failure = Some(DraftFailure::Paths { width, paths_max });
                 continue;
             }
-            growing.push(Growing { ask, tokens, path: Vec::new(), node: Node::ROOT });
-        }
-        let mut ready = !growing.is_empty();
-        if ready {
-            self.catch_up(&growing)?;
-        }
-        while ready {
-            let mut row = 0;
-            growing.retain_mut(|path| {
-                let drawn = self.draw(row, path);
-                row += 1;
-                match drawn {
-                    Ok(drawn) => drawn && path.path.len() < path.ask.len_max,
-                    Err(failure) => {
-                        path.ask.failure = Some(failure);
-                        false
-                    }
-                }
-            });
-            ready = !growing.is_empty();
-            if ready {
-                self.advance(&growing)?;
+            let start = self.first_read(ask, &tokens);
+            let wanted = tokens.len() - start + ask.len_max * width;
+            if wanted > context_len {
+                ask.failure = Some(EngineError::Full { tokens: wanted - context_len }.into());
+                continue;
             }
+            self.slots[ask.slot.0 as usize].start = start;
+            let tokens = match tokens {
+                Cow::Borrowed(tokens) => Cow::Borrowed(&tokens[start..]),
+                Cow::Owned(mut tokens) => Cow::Owned(tokens.split_off(start)),
+            };
+            let tips = vec![Tip::root(width)];
+            growing.push(Growing { ask, tokens, tips, cached: 0 });
+        }
+        if growing.is_empty() {
+            return Ok(());
+        }
+        self.catch_up(&growing)?;
+        for depth in 1.. {
+            let mut row = 0;
+            growing.retain_mut(|draft| {
+                let rows = draft.tips.len();
+                let branched = self.branch(row, draft);
+                row += rows;
+                draft.ask.failure = branched.err();
+                !draft.tips.is_empty() && depth < draft.ask.len_max
+            });
+            if growing.is_empty() {
+                break;
+            }
+            self.advance(&mut growing)?;
         }
         Ok(())
     }
 
-    fn pass_time(&self) -> Duration {
-        self.pass_time
+    fn passes(&mut self) -> Vec<Pass> {
+        std::mem::take(&mut self.passes)
+    }
+
+    fn measure(&mut self, may_take: Duration) -> Result<Option<CostCurve>, EngineError> {
+        CostCurve::measure(&mut *self.engine, may_take).map(Some)
+    }
+
+    fn behind(&self, slot: Slot, tokens: &[Token]) -> usize {
+        let Some(Held { start, cached }) = self.slots.get(slot.0 as usize) else { return 0 };
+        let held = match (start, &self.translation) {
+            (0, None) => cached.reuse(tokens).len,
+            // Near enough: a text in two vocabularies is about as long in both.
+            (0, Some(_)) => cached.trunk_len(),
+            _ => 0,
+        };
+        tokens.len().saturating_sub(held)
     }
 }

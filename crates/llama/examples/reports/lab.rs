@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forerun_decode::{
-    ChatOptions, ChatTemplate, Decoder, Generation, Message, Plan, Sampling, Sequence, Slot,
-    Special, Stats, StopStrings, Token, Tokenizer,
+    Ask, ChatOptions, ChatTemplate, Decoder, Drafter, Draw, Generation, Message, Plan, Sampling,
+    Sequence, Slot, Special, Stats, StopStrings, Token, Tokenizer, Verification,
 };
 use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
 use forerun_verify::rand_core::Rng as _;
-use forerun_verify::{BlockRule, Philox};
+use forerun_verify::{BlockRule, Draft, Philox, Random, Scheme};
 
 /// The model all others are made of.
 pub(crate) const SMOL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -58,16 +58,23 @@ pub(crate) struct Prompt {
 pub(crate) fn prompts(model: &Model, file: &str, step: usize) -> Vec<Prompt> {
     let path = root().join("bench/prompts").join(file);
     let lines = std::fs::read_to_string(path).expect("the prompts are part of the repository");
-    let source = model.chat_template().expect("an instruct model has a template");
-    let template = ChatTemplate::new(&source, None, None).expect("the template compiles");
     let read = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
         let field = |name: &str| line[name].as_str().expect("a field is text").to_owned();
-        let messages = [Message::new("user", field("prompt"))];
-        let text = template.render(&messages, &ChatOptions::default()).expect("it renders");
-        Prompt { task: field("task"), text }
+        Prompt { task: field("task"), text: chat(model, &[&field("prompt")]).remove(0) }
     };
     lines.lines().step_by(step).map(read).collect()
+}
+
+/// Questions in the model's chat format.
+pub(crate) fn chat(model: &Model, questions: &[&str]) -> Vec<String> {
+    let source = model.chat_template().expect("an instruct model has a template");
+    let template = ChatTemplate::new(&source, None, None).expect("the template compiles");
+    let render = |question: &&str| {
+        let messages = [Message::new("user", *question)];
+        template.render(&messages, &ChatOptions::default()).expect("it renders")
+    };
+    questions.iter().map(render).collect()
 }
 
 pub(crate) fn tokens(model: &Model, prompt: &Prompt) -> Vec<Token> {
@@ -77,8 +84,7 @@ pub(crate) fn tokens(model: &Model, prompt: &Prompt) -> Vec<Token> {
 /// Block verification of one drafter's path of this length; plain for zero.
 pub(crate) fn plan(draft_len: usize) -> Plan {
     let drafters = if draft_len == 0 { vec![] } else { vec![0] };
-    let verification = forerun_decode::Verification::rule(BlockRule);
-    Plan { drafters, draft_len, verification }
+    Plan::drafted(drafters, draft_len, Verification::rule(BlockRule))
 }
 
 /// Decodes one text and gives its statistics and tokens. The end token is forbidden, so that all
@@ -93,13 +99,37 @@ pub(crate) fn decode(
     own.plan = plan(job.draft_len);
     own.sampling = job.sampling.clone();
     own.begin(job.prompt.to_vec(), job.len);
-    let stops = StopStrings::new(Vec::<String>::new()).expect("none is fine");
-    let vocab: Arc<dyn Tokenizer> = Arc::new(model.vocab().clone());
-    let mut text = Generation::new(own, vocab, &stops, job.seed);
+    let mut text = generation(own, model, job.seed);
     while text.next(decoder).expect("a round succeeds").is_some() {}
     let result = (text.stats().clone(), text.sequence().output().to_vec());
     *sequence = Some(text.into_sequence());
     result
+}
+
+/// A text that only its length ends.
+pub(crate) fn generation(sequence: Sequence, model: &Model, seed: u64) -> Generation {
+    let stops = StopStrings::new(Vec::<String>::new()).expect("none is fine");
+    let vocab: Arc<dyn Tokenizer> = Arc::new(model.vocab().clone());
+    Generation::new(sequence, vocab, &stops, seed)
+}
+
+/// Has a drafter read another text, so that it holds nothing of the last one.
+pub(crate) fn forget(drafter: &mut dyn Drafter, vocab_len: usize) {
+    let mut chance = Random(Philox::new(0));
+    let mut ask = Ask {
+        slot: Slot(0),
+        tokens: &[Token(1), Token(2)],
+        prompt_len: 1,
+        sampling: &Sampling::greedy(),
+        len_max: 1,
+        width: 1,
+        glance: None,
+        draw: Draw::Chance(&mut chance),
+        tree: Draft::start(Scheme::Slots, vocab_len),
+        failure: None,
+    };
+    drafter.draft(std::slice::from_mut(&mut ask)).expect("it drafts");
+    drafter.passes();
 }
 
 /// What to decode.

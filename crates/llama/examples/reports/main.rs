@@ -1,21 +1,26 @@
-//! Makes the reports under `bench/decode`: `just drift`, `just overhead`, `just speed`.
+//! Makes the reports under `bench/decode`: `just drift`, `just overhead`, `just speed`,
+//! `just paths`, `just control`.
 //!
 //! Everything compared is measured in one run, taking turns, so that a noisy machine is noisy for
 //! all alike. The two-sample test has a report of its own (`just two-sample`).
 
+mod control;
 mod drift;
 mod lab;
 mod overhead;
+mod paths;
 mod speed;
 
 fn main() {
     let which = std::env::args().nth(1).unwrap_or_default();
     match which.as_str() {
+        "control" => control::report(),
         "drift" => drift::report(),
         "overhead" => overhead::report(),
+        "paths" => paths::report(),
         "speed" => speed::report(),
         _ => {
-            eprintln!("usage: reports drift|overhead|speed");
+            eprintln!("usage: reports control|drift|overhead|paths|speed");
             std::process::exit(2);
         }
     }

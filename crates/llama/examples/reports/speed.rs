@@ -9,12 +9,13 @@ use forerun_llama::Model;
 use crate::lab::{self, Job, Prompt, Runs};
 
 const LEN: usize = 48;
-const PROMPTS: usize = 5;
+const PROMPTS: usize = 6;
 const PROMPT_LEN_MAX: usize = 120;
 
 /// A drafter, what it is, and the draft lengths tried.
-const PAIRS: [(&str, &str, &[usize]); 5] = [
-    ("aligned", "SmolLM2-135M-Instruct.Q4_0.gguf", &[4, 6]),
+const PAIRS: [(&str, &str, &[usize]); 6] = [
+    ("aligned", "SmolLM2-135M-Instruct.Q4_0.gguf", &[2, 3, 4]),
+    ("close", "SmolLM2-135M-Instruct.Q5_0.gguf", &[3, 4]),
     ("medium", "SmolLM2-pruned-14+13.gguf", &[2]),
     ("weak", "SmolLM2-pruned-12+12.gguf", &[2]),
     ("poor", "SmolLM2-pruned-10+10.gguf", &[2]),
@@ -57,7 +58,7 @@ fn head(prompts: &[Prompt], theirs: Option<&str>) -> String {
         "# Speed: plain, drafted, and llama.cpp's own speculation\n\n\
          Made by `just speed`. Target: SmolLM2-135M-Instruct (Q8_0) **grown** eightfold in depth with blocks that add\n\
          nothing, so that it says what SmolLM2 says at the cost of a model of 0.9 B parameters. Drafters: SmolLM2\n\
-         requantised (aligned), and **pruned** of blocks (the others). See [models](../../models/README.md).\n\n\
+         requantised (aligned: Q4_0, close: Q5_0), and **pruned** of blocks (the others). See [models](../../models/README.md).\n\n\
          {} prompts ({}), {LEN} tokens each, all ways taking turns on each prompt; end tokens forbidden in ours. Rates\n\
          count from the first token on. Sampling: the model's own law at temperature 1, or greedy. *over*: ratio of\n\
          rates with its 95 % interval over prompts. *outside*: share of our time outside the models' passes.\n\
@@ -65,7 +66,7 @@ fn head(prompts: &[Prompt], theirs: Option<&str>) -> String {
         prompts.len(),
         tasks.join(", "),
         theirs.map_or("not measured (set LLAMA_SPECULATIVE to its binary)", |_| {
-            "`llama-speculative-simple`, draft-simple, `--spec-draft-p-min 0`, same files and threads, flash attention on"
+            "`llama-speculative-simple`, draft-simple, `--spec-draft-p-min 0`, `--poll 0` (twice as fast as its default here), same files and threads, flash attention on"
         }),
         lab::machine()
     )
@@ -132,6 +133,11 @@ fn their_run(way: &mut Way, draft: &str, prompt: &Prompt, temperature: f32, seed
         "-fa",
         "on",
         "--ignore-eos",
+        // Its threads otherwise spin while the other model runs, and it is half as fast.
+        "--poll",
+        "0",
+        "--poll-batch",
+        "0",
     ]);
     command.args(["-c", "2048", "--top-k", "0", "--top-p", "1", "--min-p", "0"]);
     command.arg("--temp").arg(temperature.to_string()).arg("--seed").arg((seed + 1).to_string());

@@ -1,0 +1,267 @@
+//! The controller: what to draft in the next round, and whether to draft at all.
+//!
+//! For each choice of drafters, width and length it forecasts how many tokens a round commits, from
+//! how often each depth was accepted lately, and how long the round takes, from the measured cost
+//! of passes. It takes the choice with the most tokens a second, plain decoding among them. What is
+//! not in use is tried again from time to time, at a cost that is bounded.
+//!
+//! Its choices depend on rounds that are over, never on the draft at hand, so they leave the law of
+//! the output alone: each round is lossless for whatever plan it is given.
+
+mod forecast;
+mod record;
+
+use crate::cost::CostCurve;
+use crate::round::{Commit, Passes};
+use crate::sequence::Sequence;
+
+use forecast::Forecast;
+pub use forecast::Load;
+use record::Record;
+
+/// Another choice must be better by this much to be taken.
+const HYSTERESIS: f64 = 0.02;
+
+/// The share of the time that may be lost on trying what is not in use.
+const TRIAL_SHARE: f64 = 0.01;
+
+/// Trials that may be saved up, in tokens of plain decoding; and what there is to begin with.
+const SAVED_MAX: f64 = 6.0;
+const SAVED_FIRST: f64 = 3.0;
+
+/// A trial need not be longer to show whether it is of use, and costs less.
+const TRIAL_LEN: usize = 2;
+
+/// A drafter that is tried and is far behind reads so many tokens.
+const GLANCE: usize = 32;
+
+/// Tokens over which taking up a drafter has to pay for what it must read first.
+const AHEAD_MAX: usize = 256;
+
+/// Drafters that propose together, and how many paths those with a model draw.
+///
+/// ```
+/// use forerun_decode::Arm;
+/// let arm = Arm { drafters: vec![0], width: 2 };
+/// assert!(arm.covers(&Arm { drafters: vec![0], width: 1 }));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arm {
+    /// The drafters, by the decoder's index.
+    pub drafters: Vec<usize>,
+    /// The paths.
+    pub width: usize,
+}
+
+impl Arm {
+    /// Whether it drafts all that the other does, or more.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.width >= other.width && other.drafters.iter().all(|it| self.drafters.contains(it))
+    }
+}
+
+/// What rounds may cost: the curves of the target and of each drafter that has a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Costs {
+    /// The target's.
+    pub target: CostCurve,
+    /// The drafters', by index.
+    pub drafters: Vec<Option<CostCurve>>,
+}
+
+impl Costs {
+    /// Takes a round's passes into account.
+    pub fn observe(&mut self, passes: &Passes) {
+        passes.target.iter().for_each(|pass| self.target.observe(pass));
+        for (drafter, pass) in &passes.drafters {
+            if let Some(curve) = self.drafters.get_mut(*drafter).and_then(Option::as_mut) {
+                curve.observe(pass);
+            }
+        }
+    }
+}
+
+/// What was chosen for a round.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Choice {
+    /// The arm, by index; none for plain decoding.
+    pub arm: Option<usize>,
+    /// Tokens of a path.
+    pub len: usize,
+    /// Whether it is a trial of what is not in use.
+    pub trial: bool,
+    /// Tokens a second expected, over those of plain decoding.
+    pub speedup: f64,
+}
+
+/// Chooses for all sequences of a decoder.
+#[derive(Debug, Clone)]
+pub struct Controller {
+    costs: Costs,
+    arms: Vec<Arm>,
+    len_max: usize,
+    /// What all sequences saw of each arm.
+    shared: Vec<Record>,
+    /// Seconds that trials may still lose.
+    saved: f64,
+}
+
+/// What the controller knows of one text.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    /// What this text saw of each arm.
+    own: Vec<Record>,
+    /// The arm and length in use.
+    current: Option<(Option<usize>, usize)>,
+    choice: Choice,
+    /// Seconds a token takes with what is in use.
+    token_seconds: f64,
+    /// Drafters it must not use: they failed.
+    shunned: Vec<usize>,
+}
+
+impl Controller {
+    /// Chooses among these arms and plain decoding, and lengths up to `len_max`.
+    pub fn new(costs: Costs, arms: Vec<Arm>, len_max: usize) -> Self {
+        let shared = vec![Record::default(); arms.len()];
+        let saved = SAVED_FIRST * costs.target.seconds(1, 1);
+        Self { costs, arms, len_max, shared, saved }
+    }
+
+    /// For a text that begins and may use these drafters.
+    pub fn pace(&self, drafters: &[usize]) -> Pace {
+        let named = self.arms.iter().flat_map(|arm| &arm.drafters).copied();
+        Pace {
+            own: vec![Record::default(); self.arms.len()],
+            current: None,
+            choice: Choice { arm: None, len: 0, trial: false, speedup: 1.0 },
+            token_seconds: self.costs.target.seconds(1, 1),
+            shunned: named.filter(|drafter| !drafters.contains(drafter)).collect(),
+        }
+    }
+
+    /// What passes cost, as it is known now.
+    pub fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    /// The arms, as they were given.
+    pub fn arms(&self) -> &[Arm] {
+        &self.arms
+    }
+
+    /// Chooses for the next round and changes the sequence's plan accordingly. `behind` says how
+    /// many tokens each drafter would have to read before it could draft; `load` what else is in the
+    /// target's pass.
+    pub fn choose(
+        &mut self,
+        pace: &mut Pace,
+        sequence: &mut Sequence,
+        behind: &[usize],
+        load: Load,
+    ) -> Choice {
+        let ahead = sequence.wanted().clamp(1, AHEAD_MAX) as f64;
+        let plain = self.plain(load);
+        let mut best = (plain, plain.seconds_for(ahead));
+        let mut current = (plain, plain.seconds_for(ahead));
+        for arm in self.alive(pace) {
+            let read = self.reading(arm, behind, usize::MAX);
+            for forecast in self.forecasts(arm, pace, load, record::Mood::Even) {
+                let using = pace.current == Some((forecast.arm, forecast.len));
+                let seconds = read + forecast.seconds_for(ahead);
+                if using {
+                    current = (forecast, seconds);
+                }
+                if seconds < best.1 {
+                    best = (forecast, seconds);
+                }
+            }
+        }
+        if pace.current.is_none() || best.1 < current.1 * (1.0 - HYSTERESIS) {
+            current = best;
+        }
+        let current = current.0;
+        pace.current = Some((current.arm, current.len));
+        pace.token_seconds = current.seconds / current.tokens;
+        let chosen = self.trial(pace, behind, load, current);
+        let (forecast, trial) = chosen.map_or((current, false), |trial| (trial, true));
+        let speedup = forecast.rate() / plain.rate();
+        pace.choice = Choice { arm: forecast.arm, len: forecast.len, trial, speedup };
+        let plan = &mut sequence.plan;
+        plan.draft_len = forecast.len;
+        plan.glance = trial.then_some(GLANCE);
+        match forecast.arm {
+            None => plan.drafters.clear(),
+            Some(arm) => {
+                plan.drafters.clone_from(&self.arms[arm].drafters);
+                plan.width = self.arms[arm].width;
+            }
+        }
+        pace.choice
+    }
+
+    /// Learns from a round that is over and took so many seconds, all told.
+    pub fn learn(&mut self, pace: &mut Pace, commit: &Commit, passes: &Passes, seconds: f64) {
+        self.costs.observe(passes);
+        pace.shunned.extend(commit.dropped.iter().map(|drop| drop.drafter));
+        if commit.committed == 0 {
+            return;
+        }
+        let Choice { arm, len, trial, .. } = pace.choice;
+        let lost = seconds - commit.committed as f64 * pace.token_seconds;
+        self.saved += if trial { -lost } else { TRIAL_SHARE * seconds };
+        self.saved = self.saved.min(SAVED_MAX * self.costs.target.seconds(1, 1));
+        let tokens = commit.committed as f64;
+        for record in pace.own.iter_mut().chain(&mut self.shared) {
+            record.age += tokens;
+        }
+        if let Some(arm) = arm.filter(|_| commit.asked > 0) {
+            let len = len.min(commit.asked);
+            pace.own[arm].add(commit, len, record::MEMORY_OWN);
+            self.shared[arm].add(commit, len, record::MEMORY_SHARED);
+        }
+    }
+
+    fn plain(&self, load: Load) -> Forecast {
+        let seconds = load.seconds(&self.costs.target, 0.0);
+        Forecast { arm: None, len: 0, tokens: 1.0, seconds, load }
+    }
+
+    /// What is worth trying now, where there is something and it can be afforded.
+    fn trial(
+        &self,
+        pace: &Pace,
+        behind: &[usize],
+        load: Load,
+        current: Forecast,
+    ) -> Option<Forecast> {
+        let arms = self.alive(pace).filter(|arm| Some(*arm) != current.arm);
+        let hopes = arms.flat_map(|arm| self.forecasts(arm, pace, load, record::Mood::Hopeful));
+        let hopes = hopes.filter(|hope| hope.len <= current.len.max(TRIAL_LEN));
+        let hope = hopes.max_by(|one, other| one.rate().total_cmp(&other.rate()))?;
+        let read = hope.arm.map_or(0.0, |arm| self.reading(arm, behind, GLANCE));
+        // At worst all of it is rejected.
+        let lost = read + hope.seconds - current.seconds / current.tokens;
+        (hope.rate() > current.rate() && lost <= self.saved).then_some(hope)
+    }
+
+    /// The arms whose drafters have not failed.
+    fn alive<'a>(&'a self, pace: &'a Pace) -> impl Iterator<Item = usize> + 'a {
+        let well = |arm: &Arm| !arm.drafters.iter().any(|drafter| pace.shunned.contains(drafter));
+        (0..self.arms.len()).filter(move |arm| well(&self.arms[*arm]))
+    }
+
+    /// Seconds the arm's drafters read before they can draft.
+    fn reading(&self, arm: usize, behind: &[usize], most: usize) -> f64 {
+        let read = |drafter: &usize| {
+            let curve = self.costs.drafters.get(*drafter)?.as_ref()?;
+            let tokens = behind.get(*drafter)?.min(&most);
+            // The last of them is part of every draft.
+            (*tokens > 2).then(|| curve.seconds(*tokens, 1) - curve.seconds(1, 1))
+        };
+        self.arms[arm].drafters.iter().filter_map(read).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

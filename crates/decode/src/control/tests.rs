@@ -1,0 +1,216 @@
+//! The controller in worlds whose costs and acceptance are known.
+
+use forerun_verify::rand_core::Rng as _;
+use forerun_verify::{Philox, Token};
+
+use super::*;
+use crate::engine::Slot;
+use crate::sampling::Sampling;
+use crate::sequence::Plan;
+
+/// A target whose second token is dear, and a drafter at a tenth of it: this machine's.
+fn costs() -> Costs {
+    let target = CostCurve::new([(1, 70.0), (2, 84.0), (4, 105.0), (8, 155.0), (16, 270.0)]);
+    let drafter = CostCurve::new([(1, 8.0), (2, 12.0), (8, 22.0), (32, 55.0)]);
+    Costs { target, drafters: vec![Some(drafter)] }
+}
+
+/// A text of so many tokens, of which drafts are accepted token by token with a chance that may
+/// depend on the position.
+struct World {
+    costs: Costs,
+    arms: Vec<Arm>,
+    accepts: fn(usize, &Arm) -> f64,
+    len: usize,
+}
+
+/// What happened: seconds, and for each token whether its round drafted on purpose.
+struct Run {
+    seconds: f64,
+    drafting: Vec<bool>,
+}
+
+impl World {
+    fn new(accepts: fn(usize, &Arm) -> f64) -> Self {
+        let arms = vec![Arm { drafters: vec![0], width: 1 }];
+        Self { costs: costs(), arms, accepts, len: 2000 }
+    }
+
+    /// What a round of an arm takes, by the true costs.
+    fn seconds(&self, arm: Option<usize>, len: usize, behind: usize) -> f64 {
+        let Some(arm) = arm else { return self.costs.target.seconds(1, 1) };
+        let width = self.arms[arm].width;
+        let scored = self.costs.target.seconds(1 + width * len, 1);
+        let Some(drafter) = &self.costs.drafters[0] else { return scored };
+        let first = drafter.seconds(behind.max(1), 1);
+        scored + first + (len - 1) as f64 * drafter.seconds(width, 1)
+    }
+
+    fn run(&self, seed: u64) -> Run {
+        let mut controller = Controller::new(self.costs.clone(), self.arms.clone(), 8);
+        let mut random = Philox::new(seed);
+        let mut run = Run { seconds: 0.0, drafting: Vec::new() };
+        let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
+        sequence.begin(vec![Token(0)], self.len);
+        let mut pace = controller.pace(&[0, 1]);
+        // Tokens the drafter has read, or drafted and had accepted.
+        let mut cached = 0;
+        while run.drafting.len() < self.len {
+            let at = run.drafting.len();
+            let behind = at + 1 - cached;
+            let choice = controller.choose(&mut pace, &mut sequence, &[behind], Load::default());
+            let behind = if choice.trial { behind.min(GLANCE) } else { behind };
+            let seconds = self.seconds(choice.arm, choice.len, behind);
+            let accepted = choice.arm.map_or(0, |arm| {
+                let chance = (self.accepts)(at, &self.arms[arm]);
+                let mut hit = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64 <= chance;
+                (0..choice.len).take_while(|_| hit()).count()
+            });
+            if choice.arm.is_some() {
+                cached = at + 1 + accepted.min(choice.len - 1);
+            }
+            let drafted = choice.arm.map_or(0, |arm| choice.len * self.arms[arm].width);
+            let commit = Commit {
+                asked: choice.len,
+                drafted,
+                draft_len: choice.len,
+                accepted,
+                committed: accepted + 1,
+                ..Commit::default()
+            };
+            controller.learn(&mut pace, &commit, &Passes::default(), seconds);
+            run.seconds += seconds;
+            let drafting = choice.arm.is_some() && !choice.trial;
+            run.drafting.extend(std::iter::repeat_n(drafting, accepted + 1));
+        }
+        run
+    }
+
+    fn plain(&self) -> f64 {
+        self.len as f64 * self.costs.target.seconds(1, 1)
+    }
+
+    /// The best of all fixed settings, by expectation.
+    fn best_fixed(&self) -> f64 {
+        let mut best = self.plain();
+        for (index, arm) in self.arms.iter().enumerate() {
+            let chance = (self.accepts)(0, arm);
+            for len in 1..=8 {
+                let tokens: f64 = (0..=len).map(|depth| chance.powi(depth)).sum();
+                // After a draft that was accepted to its end the drafter reads two tokens.
+                let full = chance.powi(len);
+                let len = usize::try_from(len).unwrap();
+                let round = |behind| self.seconds(Some(index), len, behind);
+                let seconds = ((1.0 - full) * round(1) + full * round(2)) / tokens;
+                best = best.min(seconds * self.len as f64);
+            }
+        }
+        best
+    }
+}
+
+fn worst(of: impl Fn(u64) -> f64) -> f64 {
+    (0..20).map(of).fold(0.0, f64::max)
+}
+
+#[test]
+fn a_useless_drafter_costs_next_to_nothing() {
+    for accepts in [|_: usize, _: &Arm| 0.0, |_: usize, _: &Arm| 0.1, |_: usize, _: &Arm| 0.25] {
+        let world = World::new(accepts);
+        let slower = worst(|seed| world.run(seed).seconds / world.plain());
+        assert!(slower < 1.02, "{slower}");
+    }
+}
+
+#[test]
+fn a_good_drafter_is_used_as_the_best_fixed_setting_would() {
+    for accepts in [|_: usize, _: &Arm| 0.6, |_: usize, _: &Arm| 0.8, |_: usize, _: &Arm| 0.95] {
+        let world = World::new(accepts);
+        let mean = (0..20).map(|seed| world.run(seed).seconds).sum::<f64>() / 20.0;
+        assert!(mean < 1.05 * world.best_fixed(), "{mean} against {}", world.best_fixed());
+    }
+}
+
+#[test]
+fn paths_are_added_where_they_pay() {
+    // A target that takes further tokens for next to nothing.
+    let target = CostCurve::new([(1, 70.0), (2, 71.0), (16, 80.0)]);
+    let drafters = vec![Some(CostCurve::new([(1, 2.0), (8, 3.0)]))];
+    let arms = [1, 2, 3].map(|width| Arm { drafters: vec![0], width }).to_vec();
+    let accepts = |_: usize, arm: &Arm| [0.0, 0.5, 0.7, 0.75][arm.width];
+    let costs = Costs { target, drafters };
+    let world = World { costs, arms, accepts, len: 2000 };
+    let mean = (0..20).map(|seed| world.run(seed).seconds).sum::<f64>() / 20.0;
+    assert!(mean < 1.05 * world.best_fixed(), "{mean} against {}", world.best_fixed());
+}
+
+#[test]
+fn a_drafter_that_turns_bad_is_dropped_and_taken_up_again_when_it_is_good() {
+    let world = World::new(|at, _| if (500..1000).contains(&at) { 0.02 } else { 0.85 });
+    for seed in 0..20 {
+        let Run { drafting, .. } = world.run(seed);
+        let used = |range: std::ops::Range<usize>| {
+            drafting[range.clone()].iter().filter(|drafting| **drafting).count() as f64
+                / range.len() as f64
+        };
+        assert!(used(300..500) > 0.9, "seed {seed}: in use while it is good");
+        assert!(used(532..1000) < 0.05, "seed {seed}: dropped within 32 tokens");
+        assert!(used(1400..2000) > 0.9, "seed {seed}: taken up again");
+    }
+}
+
+#[test]
+fn what_was_learned_from_one_text_is_known_to_the_next() {
+    let world = World::new(|_, _| 0.0);
+    let mut controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
+    let mut trials = Vec::new();
+    for _ in 0..5 {
+        let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
+        sequence.begin(vec![Token(0); 200], 50);
+        let mut pace = controller.pace(&[0, 1]);
+        let mut drafted = 0;
+        for _ in 0..50 {
+            let choice = controller.choose(&mut pace, &mut sequence, &[200], Load::default());
+            drafted += u32::from(choice.arm.is_some());
+            let commit = Commit { asked: choice.len, committed: 1, ..Commit::default() };
+            let seconds = world.seconds(choice.arm, choice.len, GLANCE);
+            controller.learn(&mut pace, &commit, &Passes::default(), seconds);
+        }
+        trials.push(drafted);
+    }
+    assert!(trials[0] > 0 && trials[1..].iter().all(|drafted| *drafted <= 1), "{trials:?}");
+}
+
+#[test]
+fn a_failed_drafter_is_left_alone() {
+    let world = World::new(|_, _| 0.9);
+    let mut controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
+    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
+    sequence.begin(vec![Token(0)], 100);
+    let mut pace = controller.pace(&[0, 1]);
+    let first = controller.choose(&mut pace, &mut sequence, &[1, 1], Load::default());
+    assert_eq!(first.arm, Some(0));
+    let failure = crate::draft::DraftFailure::Row("no law".to_owned());
+    let dropped = vec![crate::round::Dropped { drafter: 0, name: "draft-model", failure }];
+    let commit = Commit { committed: 1, dropped, ..Commit::default() };
+    controller.learn(&mut pace, &commit, &Passes::default(), 70.0);
+    for _ in 0..100 {
+        let choice = controller.choose(&mut pace, &mut sequence, &[1, 1], Load::default());
+        assert_eq!((choice.arm, choice.trial), (None, false));
+    }
+}
+
+#[test]
+fn a_full_batch_drafts_less() {
+    // Beside many sequences the pass is already long, and each drafted token makes it longer.
+    let mut controller = Controller::new(costs(), World::new(|_, _| 0.0).arms, 8);
+    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
+    sequence.begin(vec![Token(0)], 100);
+    let mut len = |load| {
+        let mut pace = controller.pace(&[0, 1]);
+        controller.choose(&mut pace, &mut sequence, &[1, 1], load).len
+    };
+    let alone = len(Load::default());
+    let full = len(Load { sequences: 31, tokens: 31, commits: 31.0 });
+    assert!(full < alone, "{full} against {alone}");
+}

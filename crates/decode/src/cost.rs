@@ -1,0 +1,190 @@
+//! What a pass takes, by how many tokens it runs: measured at the start, kept current afterwards.
+//!
+//! A pass over a few tokens costs more than one over a single token, by how much depends on model,
+//! number format and machine, and it decides whether drafting pays. So it is measured, never
+//! assumed.
+
+use std::time::{Duration, Instant};
+
+use forerun_verify::Token;
+
+use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Slot, Step};
+
+/// Sizes that are measured, as often as the time allows.
+const SIZES: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// Sizes measured whatever it takes.
+const SIZES_MIN: usize = 3;
+
+/// Larger passes read prompts, and say nothing about drafts.
+const OBSERVED_MAX: usize = 64;
+
+/// How far one pass moves the sizes next to its own, and all of them: machines get slower and
+/// faster as a whole.
+const GAIN_NEAR: f64 = 0.15;
+const GAIN_ALL: f64 = 0.05;
+
+/// A pass that was run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pass {
+    /// Its tokens, of all sequences together.
+    pub tokens: usize,
+    /// Its sequences.
+    pub sequences: usize,
+    /// What it took.
+    pub time: Duration,
+}
+
+/// Seconds of a pass by its tokens and sequences.
+///
+/// ```
+/// use forerun_decode::CostCurve;
+/// let curve = CostCurve::new([(1, 0.010), (2, 0.014), (4, 0.016)]);
+/// assert_eq!(curve.seconds(1, 1), 0.010);
+/// assert_eq!(curve.seconds(3, 1), 0.015);
+/// assert_eq!(curve.seconds(8, 1), 0.020, "it goes on as it ended");
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct CostCurve {
+    /// Tokens and seconds, ascending in both; never empty.
+    points: Vec<(usize, f64)>,
+    /// What each further sequence adds.
+    per_sequence: f64,
+}
+
+impl CostCurve {
+    /// A curve through these points, of tokens and seconds.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn new(points: impl IntoIterator<Item = (usize, f64)>) -> Self {
+        let mut points: Vec<(usize, f64)> = points.into_iter().collect();
+        assert!(!points.is_empty(), "a curve has a point");
+        points.sort_by_key(|(tokens, _)| *tokens);
+        let mut curve = Self { points, per_sequence: 0.0 };
+        curve.straighten();
+        curve
+    }
+
+    /// Measures an engine whose caches are empty, and leaves them so. Takes about as long as it
+    /// may, and longer only where three passes do.
+    ///
+    /// # Errors
+    /// Where a pass fails.
+    pub fn measure(engine: &mut dyn Engine, may_take: Duration) -> Result<Self, EngineError> {
+        let started = Instant::now();
+        let mut output = Output::default();
+        let mut best: Vec<(usize, f64)> = Vec::new();
+        let room = engine.context_len();
+        'rounds: for round in 0..8 {
+            for (index, tokens) in SIZES.into_iter().enumerate().filter(|(_, n)| *n <= room) {
+                let needed = round == 0 && index < SIZES_MIN;
+                let expected = best.last().map_or(0.0, |(_, seconds)| *seconds);
+                let left = may_take.saturating_sub(started.elapsed()).as_secs_f64();
+                if !needed && left < 1.5 * expected {
+                    break 'rounds;
+                }
+                let seconds = timed(engine, tokens, 1, &mut output)?;
+                match best.iter_mut().find(|(known, _)| *known == tokens) {
+                    // Other work on the machine only ever adds to what a pass takes.
+                    Some((_, known)) => *known = known.min(seconds),
+                    None => best.push((tokens, seconds)),
+                }
+            }
+        }
+        let mut curve = Self::new(best);
+        let sequences = engine.slot_count().min(4);
+        if sequences > 1 && started.elapsed() < may_take {
+            let seconds = timed(engine, sequences, sequences, &mut output)?;
+            let further = (sequences - 1) as f64;
+            curve.per_sequence = ((seconds - curve.seconds(sequences, 1)) / further).max(0.0);
+        }
+        Ok(curve)
+    }
+
+    /// What a pass takes.
+    pub fn seconds(&self, tokens: usize, sequences: usize) -> f64 {
+        self.between(tokens as f64) + self.per_sequence * sequences.saturating_sub(1) as f64
+    }
+
+    /// What a pass takes that has so many tokens on average.
+    pub fn between(&self, tokens: f64) -> f64 {
+        let (at, share) = self.place(tokens);
+        match (self.points[at], self.points.get(at + 1)) {
+            ((_, seconds), None) => seconds,
+            ((_, low), Some((_, high))) => (low + share * (high - low)).max(0.0),
+        }
+    }
+
+    /// Takes a pass into account.
+    pub fn observe(&mut self, pass: &Pass) {
+        let expected = self.seconds(pass.tokens, pass.sequences);
+        if pass.tokens == 0 || pass.tokens > OBSERVED_MAX || expected <= 0.0 {
+            return;
+        }
+        // A pass that was held up says little about the next.
+        let off = (pass.time.as_secs_f64() / expected).clamp(0.5, 2.0);
+        let (at, share) = self.place(pass.tokens as f64);
+        let share = share.clamp(0.0, 1.0);
+        for (index, (_, seconds)) in self.points.iter_mut().enumerate() {
+            let near = match index {
+                _ if index == at => 1.0 - share,
+                _ if index == at + 1 => share,
+                _ => 0.0,
+            };
+            *seconds *= off.powf(GAIN_ALL + GAIN_NEAR * near);
+        }
+        self.straighten();
+    }
+
+    /// The measured points: tokens and seconds.
+    pub fn points(&self) -> &[(usize, f64)] {
+        &self.points
+    }
+
+    /// The point before, and how far towards the next; beyond the last, on the last stretch.
+    fn place(&self, tokens: f64) -> (usize, f64) {
+        let last = self.points.len().saturating_sub(2);
+        let after = self.points.partition_point(|(known, _)| *known as f64 <= tokens);
+        let at = after.saturating_sub(1).min(last);
+        match (self.points[at], self.points.get(at + 1)) {
+            (_, None) => (at, 0.0),
+            ((low, _), Some((high, _))) => (at, (tokens - low as f64) / (high - low) as f64),
+        }
+    }
+
+    /// More tokens never take less.
+    fn straighten(&mut self) {
+        let mut least = 0.0;
+        for (_, seconds) in &mut self.points {
+            *seconds = seconds.max(least);
+            least = *seconds;
+        }
+    }
+}
+
+/// Runs a pass of so many tokens, spread over sequences, with a row for each, as scoring does.
+fn timed(
+    engine: &mut dyn Engine,
+    tokens: usize,
+    sequences: usize,
+    output: &mut Output,
+) -> Result<f64, EngineError> {
+    let each = tokens / sequences;
+    let token = |n: usize| Token(u32::try_from(n * 7919 % engine.vocab_len()).unwrap_or(0));
+    let trunk = [token(1)];
+    let tree: Vec<Branch> =
+        (1..each).map(|n| Branch { parent: n - 1, token: token(n + 1) }).collect();
+    let slots = || (0..u32::try_from(sequences).unwrap_or(1)).map(Slot);
+    let keep = Keep::Trunk(0);
+    let steps: Vec<Step<'_>> = slots()
+        .map(|slot| Step { slot, keep, trunk: &trunk, tree: &tree, rows: Rows::All })
+        .collect();
+    let started = Instant::now();
+    let ran = engine.extend(&steps, output);
+    let seconds = started.elapsed().as_secs_f64();
+    let forget: Vec<Step<'_>> =
+        slots().map(|slot| Step { slot, keep, trunk: &[], tree: &[], rows: Rows::None }).collect();
+    engine.extend(&forget, output)?;
+    ran.map(|()| seconds)
+}

@@ -1,0 +1,250 @@
+//! The controller against plain decoding and a grid of fixed settings.
+
+use std::fmt::Write as _;
+
+use forerun_decode::{
+    Arm, Controller, Decoder, Drafter, ModelDrafter, NgramDrafter, Plan, Sampling, Sequence, Stats,
+    Token, Verification,
+};
+use forerun_llama::{EngineOptions, LlamaEngine, Model};
+use forerun_verify::PooledRule;
+
+use crate::lab::{self, Runs};
+
+const LEN: usize = 80;
+const PROMPTS: usize = 4;
+const PATHS: u32 = 2;
+const LEN_MAX: usize = 8;
+
+/// Texts of one kind, and what may draft for them.
+struct Workload {
+    name: &'static str,
+    drafter: &'static str,
+    ngram: bool,
+    temperature: f32,
+    prompts: Vec<Vec<Token>>,
+}
+
+/// A fixed setting: drafters, paths and length; none for plain decoding.
+type Fixed = Option<(Vec<usize>, usize, usize)>;
+
+fn workloads(target: &Model) -> Vec<Workload> {
+    let tokens = |text: String| {
+        let prompt = lab::Prompt { task: String::new(), text };
+        lab::tokens(target, &prompt)
+    };
+    let of = |file: &str, step: usize| {
+        let prompts = lab::prompts(target, file, step).into_iter();
+        let prompts = prompts.map(|prompt| tokens(prompt.text)).filter(|it| it.len() < 140);
+        prompts.take(PROMPTS).collect::<Vec<_>>()
+    };
+    let asked = |texts: [&str; PROMPTS]| -> Vec<Vec<Token>> {
+        let asked = lab::chat(target, &texts);
+        asked.into_iter().map(tokens).collect()
+    };
+    let repeat = asked([
+        "Repeat this list five times, exactly: red, green, blue, yellow, black, white, brown, grey.",
+        "Copy this text four times: The quick brown fox jumps over the lazy dog near the old mill.",
+        "Write the numbers from one to ten as words, again and again, separated by commas.",
+        "Say 'I will not be late for school again.' twenty times, each on its own line.",
+    ]);
+    let creative = asked([
+        "Write a story about a clock that runs backwards.",
+        "Write a poem about the smell of rain.",
+        "Invent a strange animal and describe its habits.",
+        "Describe a city that floats above the sea.",
+    ]);
+    let aligned = "SmolLM2-135M-Instruct.Q4_0.gguf";
+    let workload = |name, drafter, temperature, prompts| Workload {
+        name,
+        drafter,
+        ngram: false,
+        temperature,
+        prompts,
+    };
+    vec![
+        workload("aligned pair", aligned, 1.0, of("spec_bench.jsonl", 6)),
+        workload("weak pair", "SmolLM2-pruned-12+12.gguf", 1.0, of("spec_bench.jsonl", 6)),
+        workload("useless drafter", "SmolLM2-pruned-8+0.gguf", 1.0, of("spec_bench.jsonl", 6)),
+        Workload { ngram: true, ..workload("repetitive text", aligned, 0.7, repeat) },
+        workload("code", aligned, 0.2, of("human_eval.jsonl", 1)),
+        workload("creative writing", aligned, 1.2, creative),
+    ]
+}
+
+pub(crate) fn report() {
+    let target = lab::model(lab::GROWN);
+    let mut text = head();
+    let mut summary = String::new();
+    for workload in workloads(&target) {
+        let results = measure(&target, &workload);
+        table(&mut text, &mut summary, &workload, &results);
+        lab::write("control.md", &format!("{text}\n{SUMMARY}{summary}"));
+    }
+}
+
+const SUMMARY: &str = "## All workloads\n\n\
+    | workload | controller over plain | over the best fixed setting | best fixed | forecast | rounds drafted |\n\
+    |---|--:|--:|---|--:|--:|\n";
+
+fn head() -> String {
+    format!(
+        "# The controller against plain decoding and fixed settings\n\n\
+         Made by `just control`. Target: SmolLM2-135M-Instruct (Q8_0) **grown** eightfold; drafters the same requantised\n\
+         (Q4_0) or **pruned**. {PROMPTS} prompts of each kind, {LEN} tokens each, all ways taking turns on each prompt. Pooled\n\
+         verification, which for one path is block verification. Rates count from the first token on, with all that\n\
+         drafters read. The controller begins each workload knowing the costs of passes, measured in 1.5 s, and nothing\n\
+         else. *over*: ratio of rates with its 95 % interval over prompts.\n\nMachine: {}.\n",
+        lab::machine()
+    )
+}
+
+/// What one way gave.
+struct Way {
+    name: String,
+    fixed: Option<Fixed>,
+    runs: Runs,
+    stats: Stats,
+}
+
+fn ways(ngram: bool) -> Vec<Way> {
+    let way =
+        |name: String, fixed| Way { name, fixed, runs: Runs::default(), stats: Stats::default() };
+    let mut ways = vec![way("plain".to_owned(), Some(None)), way("controller".to_owned(), None)];
+    let mut fixed = |who: &str, drafters: &[usize], paths: usize, len: usize| {
+        let name = match paths {
+            1 => format!("{who}, drafts of {len}"),
+            _ => format!("{who}, {paths} paths of {len}"),
+        };
+        ways.push(way(name, Some(Some((drafters.to_vec(), paths, len)))));
+    };
+    if ngram {
+        [2, 4, 8].iter().for_each(|len| fixed("n-gram", &[1], 1, *len));
+        [2, 4].iter().for_each(|len| fixed("draft model", &[0], 1, *len));
+        fixed("both", &[0, 1], 1, 4);
+    } else {
+        [1, 2, 3, 4, 6].iter().for_each(|len| fixed("draft model", &[0], 1, *len));
+        fixed("draft model", &[0], 2, 3);
+    }
+    ways
+}
+
+fn measure(target: &Model, workload: &Workload) -> Vec<Way> {
+    let draft = lab::model(workload.drafter);
+    let paths = std::num::NonZeroU32::new(PATHS).expect("above zero");
+    let engine = |model: &Model| {
+        let options = EngineOptions { paths, ..lab::options() };
+        Box::new(LlamaEngine::new(model, &options).expect("the engine starts"))
+    };
+    let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(ModelDrafter::new(engine(&draft)))];
+    let mut arms = vec![Arm { drafters: vec![0], width: 1 }, Arm { drafters: vec![0], width: 2 }];
+    if workload.ngram {
+        drafters.push(Box::new(NgramDrafter::default()));
+        arms.push(Arm { drafters: vec![1], width: 1 });
+        arms.push(Arm { drafters: vec![0, 1], width: 1 });
+    }
+    let mut decoder = Decoder::new(engine(target), drafters).expect("it can be cut");
+    let costs = decoder.measure(std::time::Duration::from_millis(1500)).expect("it is measured");
+    let mut controller = Controller::new(costs, arms, LEN_MAX);
+    let mut sequence = lab::sequence();
+    let mut ways = ways(workload.ngram);
+    let sampling = lab::endless(target, workload.temperature);
+    for (index, prompt) in workload.prompts.iter().enumerate() {
+        let count = ways.len();
+        for turn in 0..count {
+            let way = &mut ways[(index + turn) % count];
+            let plan = plan(way.fixed.as_ref());
+            let controller = way.fixed.is_none().then_some(&mut controller);
+            // Each way is to have its drafter read the prompt itself.
+            lab::forget(&mut *decoder.drafters()[0], target.vocab_len());
+            let job = Texts { target, prompt, sampling: &sampling, seed: index as u64 };
+            let stats = job.decode(&mut decoder, &mut sequence, plan, controller);
+            way.runs.0.push((stats.committed as f64, stats.time.as_secs_f64()));
+            way.stats.merge(&stats);
+        }
+        eprint!(".");
+    }
+    eprintln!();
+    ways
+}
+
+fn plan(fixed: Option<&Fixed>) -> Plan {
+    let verification = Verification::rule(PooledRule);
+    match fixed {
+        Some(Some((drafters, paths, len))) => {
+            Plan::drafted(drafters.clone(), *len, verification).wide(*paths)
+        }
+        _ => Plan::drafted(Vec::new(), 0, verification),
+    }
+}
+
+/// What to decode.
+struct Texts<'a> {
+    target: &'a Model,
+    prompt: &'a [Token],
+    sampling: &'a Sampling,
+    seed: u64,
+}
+
+impl Texts<'_> {
+    fn decode(
+        &self,
+        decoder: &mut Decoder,
+        sequence: &mut Option<Sequence>,
+        plan: Plan,
+        controller: Option<&mut Controller>,
+    ) -> Stats {
+        let mut own = sequence.take().expect("a sequence is given back");
+        own.plan = plan;
+        own.sampling = self.sampling.clone();
+        own.begin(self.prompt.to_vec(), LEN);
+        let mut text = lab::generation(own, self.target, self.seed);
+        match controller {
+            Some(controller) => {
+                while text.next_chosen(decoder, controller).expect("a round succeeds").is_some() {}
+            }
+            None => while text.next(decoder).expect("a round succeeds").is_some() {},
+        }
+        let stats = text.stats().clone();
+        *sequence = Some(text.into_sequence());
+        stats
+    }
+}
+
+fn table(text: &mut String, summary: &mut String, workload: &Workload, ways: &[Way]) {
+    let Workload { name, drafter, temperature, .. } = workload;
+    writeln!(
+        text,
+        "\n## {name}, temperature {temperature}: drafter {drafter}\n\n\
+         | decoding | tokens/s | over plain | tokens per round | accepted |\n|---|--:|--:|--:|--:|"
+    )
+    .expect("a string grows");
+    let plain = &ways[0].runs;
+    for way in ways {
+        let (per_round, accepted) = (way.stats.tokens_per_round(), way.stats.acceptance());
+        writeln!(
+            text,
+            "| {} | {:.1} | {} | {per_round:.2} | {:.0} % |",
+            way.name,
+            way.runs.rate(),
+            way.runs.over(plain),
+            100.0 * accepted
+        )
+        .expect("a string grows");
+    }
+    let controller = &ways[1];
+    let fixed = ways.iter().filter(|way| way.fixed.is_some());
+    let best = fixed.max_by(|one, other| one.runs.rate().total_cmp(&other.runs.rate()));
+    let best = best.expect("plain is among them");
+    let Stats { rounds, plain_rounds, trial_rounds, .. } = controller.stats;
+    writeln!(
+        summary,
+        "| {name} | {} | {} | {} | {:.2} | {} of {rounds}, {trial_rounds} trials |",
+        controller.runs.over(plain),
+        controller.runs.over(&best.runs),
+        best.name,
+        controller.stats.expected_speedup(),
+        rounds - plain_rounds,
+    )
+    .expect("a string grows");
+}

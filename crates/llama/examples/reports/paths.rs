@@ -1,0 +1,329 @@
+//! Tokens per target pass: every rule on the same drafts.
+//!
+//! A round drafts three independent paths and three with different first tokens, and scores them
+//! all. Every rule then judges what it would have been given at each width and length, several
+//! times over. So the rules are compared on the same rows, and machine and text fall on all alike.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use forerun_decode::{Branch, Engine, Keep, Output, Rows, Sampling, Slot, Step, Token};
+use forerun_llama::{EngineOptions, LlamaEngine, Model};
+use forerun_verify::{
+    Block, BlockRule, Dist, Draft, GbvRule, Node, Philox, PooledRule, Random, RsdRule, Rule,
+    Scheme, SpecInferRule, TokenRule, TraversalRule,
+};
+
+use crate::lab;
+
+const TARGET: &str = "SmolLM2-135M-Instruct.Q8_0.gguf";
+const PAIRS: [(&str, &str); 5] = [
+    ("aligned", "SmolLM2-135M-Instruct.Q4_0.gguf"),
+    ("medium", "SmolLM2-pruned-14+13.gguf"),
+    ("weak", "SmolLM2-pruned-12+12.gguf"),
+    ("poor", "SmolLM2-pruned-10+10.gguf"),
+    ("useless", "SmolLM2-pruned-8+0.gguf"),
+];
+const WIDTH: usize = 3;
+/// Both kinds of paths together.
+const PATHS: u32 = 6;
+const LENS: [usize; 2] = [4, 8];
+const PROMPTS: usize = 8;
+const ROUNDS: usize = 10;
+/// Verdicts of each rule on each draft.
+const VERDICTS: usize = 8;
+
+type Path = Vec<Token>;
+
+/// A rule, the scheme it is given, and the widths it is judged at.
+struct Contender {
+    rule: Box<dyn Rule>,
+    scheme: Scheme,
+    widths: std::ops::RangeInclusive<usize>,
+}
+
+fn contenders() -> Vec<Contender> {
+    let contender = |rule: Box<dyn Rule>, scheme, widths| Contender { rule, scheme, widths };
+    vec![
+        contender(Box::new(TokenRule), Scheme::Paths, 1..=1),
+        contender(Box::new(BlockRule), Scheme::Paths, 1..=1),
+        contender(Box::new(SpecInferRule), Scheme::Paths, 2..=3),
+        contender(Box::new(RsdRule), Scheme::WithoutReplacement, 2..=3),
+        contender(Box::<GbvRule>::default(), Scheme::Paths, 2..=3),
+        contender(Box::new(TraversalRule), Scheme::WithoutReplacement, 2..=3),
+        contender(Box::new(PooledRule), Scheme::Paths, 2..=3),
+    ]
+}
+
+/// Mean tokens per pass of each round, by rule, width and length.
+type Tokens = HashMap<(&'static str, usize, usize), Vec<f64>>;
+
+pub(crate) fn report() {
+    let mut text = head();
+    for temperature in [1.0, 0.7] {
+        for (kind, drafter) in PAIRS {
+            let tokens = measure(drafter, temperature);
+            table(&mut text, kind, drafter, temperature, &tokens);
+            lab::write("paths.md", &text);
+        }
+    }
+}
+
+fn head() -> String {
+    format!(
+        "# Several paths: tokens per target pass\n\n\
+         Made by `just paths`. Target: SmolLM2-135M-Instruct (Q8_0), which says what the **grown** targets say; drafters:\n\
+         the same requantised (aligned) and **pruned** of blocks. {PROMPTS} prompts of Spec-Bench, {ROUNDS} rounds each. In every\n\
+         round all rules judge the same rows, {VERDICTS} times: *token* and *block* the first path; *specinfer*, *gbv* and *pooled*\n\
+         independent paths; *rsd* and *traversal* paths with different first tokens, drawn without replacement, which they\n\
+         are made for. With one path gbv, traversal and pooled are block verification. Tokens per pass count the token\n\
+         after the accepted ones. Intervals: 95 %, resampling rounds; ratios are of the same rounds.\n\n\
+         Machine: {}.\n",
+        lab::machine()
+    )
+}
+
+fn engine(model: &Model, slots: u32, paths: u32) -> LlamaEngine {
+    let count = |n| std::num::NonZeroU32::new(n).expect("above zero");
+    let options = EngineOptions { slots: count(slots), paths: count(paths), ..lab::options() };
+    LlamaEngine::new(model, &options).expect("the engine starts")
+}
+
+fn measure(drafter: &str, temperature: f32) -> Tokens {
+    let (target, draft) = (lab::model(TARGET), lab::model(drafter));
+    let sampling = lab::endless(&target, temperature);
+    let mut tokens = Tokens::new();
+    let mut chance = Random(Philox::new(1));
+    let prompts = lab::prompts(&target, "spec_bench.jsonl", 6);
+    let short = prompts.iter().filter(|prompt| lab::tokens(&target, prompt).len() < 300);
+    for prompt in short.take(PROMPTS) {
+        let mut committed = lab::tokens(&target, prompt);
+        let mut drafts = Drafting::new(engine(&draft, PATHS, 1));
+        let mut scores = Scoring::new(engine(&target, 1, PATHS));
+        for _ in 0..ROUNDS {
+            let paths = drafts.paths(&committed, &sampling, &mut chance);
+            let rows = scores.rows(&committed, &paths, &sampling);
+            for contender in contenders() {
+                for (width, len) in contender.widths.clone().flat_map(|k| LENS.map(|l| (k, l))) {
+                    let mean = judge(&contender, (width, len), &paths, &rows, &mut chance);
+                    tokens.entry((contender.rule.name(), width, len)).or_default().push(mean);
+                }
+            }
+            commit(&mut committed, &paths, &rows, &mut chance);
+        }
+        eprint!(".");
+    }
+    eprintln!();
+    tokens
+}
+
+/// The drafted paths of a round and the rows they were drawn from.
+struct Paths {
+    independent: Vec<Path>,
+    distinct: Vec<Path>,
+    rows: HashMap<Path, Dist>,
+}
+
+/// A draft model that draws each path in a slot of its own.
+struct Drafting {
+    engine: LlamaEngine,
+    cached: usize,
+    output: Output,
+}
+
+impl Drafting {
+    fn new(engine: LlamaEngine) -> Self {
+        Self { engine, cached: 0, output: Output::default() }
+    }
+
+    fn paths(
+        &mut self,
+        committed: &[Token],
+        sampling: &Sampling,
+        chance: &mut Random<Philox>,
+    ) -> Paths {
+        let mut rows = HashMap::new();
+        let mut paths: Vec<Path> = vec![Vec::new(); PATHS as usize];
+        let len_max = LENS[LENS.len() - 1];
+        for depth in 0..len_max {
+            let branches: Vec<[Branch; 1]> = paths
+                .iter()
+                .map(|path| {
+                    let token = path.last().copied().unwrap_or(Token(0));
+                    [Branch { parent: depth.saturating_sub(1), token }]
+                })
+                .collect();
+            let steps = branches.iter().zip(0u32..).map(|(branch, slot)| match depth {
+                0 => Step {
+                    slot: Slot(slot),
+                    keep: Keep::Trunk(self.cached),
+                    trunk: &committed[self.cached..],
+                    tree: &[],
+                    rows: Rows::Trunk,
+                },
+                _ => Step {
+                    slot: Slot(slot),
+                    keep: Keep::All,
+                    trunk: &[],
+                    tree: branch,
+                    rows: Rows::Tree,
+                },
+            });
+            let steps: Vec<Step<'_>> = steps.collect();
+            self.engine.extend(&steps, &mut self.output).expect("the drafter runs");
+            let mut first: Vec<Token> = Vec::new();
+            for (index, path) in paths.iter_mut().enumerate() {
+                let logits = self.output.row_mut(index);
+                let law = sampling.row(logits, committed, path).expect("a law");
+                let law = rows.entry(path.clone()).or_insert(law);
+                let distinct = depth == 0 && index >= WIDTH;
+                let token = if distinct { law.draw_except(&first, chance) } else { None };
+                let token = token.unwrap_or_else(|| law.draw(chance));
+                if distinct {
+                    first.push(token);
+                }
+                path.push(token);
+            }
+        }
+        self.cached = committed.len();
+        let distinct = paths.split_off(WIDTH);
+        Paths { independent: paths, distinct, rows }
+    }
+}
+
+/// A target that scores all paths of a round in one pass.
+struct Scoring {
+    engine: LlamaEngine,
+    cached: usize,
+    output: Output,
+}
+
+impl Scoring {
+    fn new(engine: LlamaEngine) -> Self {
+        Self { engine, cached: 0, output: Output::default() }
+    }
+
+    fn rows(
+        &mut self,
+        committed: &[Token],
+        paths: &Paths,
+        sampling: &Sampling,
+    ) -> HashMap<Path, Dist> {
+        let mut prefixes: Vec<Path> = vec![Vec::new()];
+        let mut tree: Vec<Branch> = Vec::new();
+        for path in paths.independent.iter().chain(&paths.distinct) {
+            for len in 1..=path.len() {
+                if prefixes.iter().any(|known| *known == path[..len]) {
+                    continue;
+                }
+                let parent = prefixes.iter().position(|known| *known == path[..len - 1]);
+                let parent = parent.expect("shorter prefixes come first");
+                tree.push(Branch { parent, token: path[len - 1] });
+                prefixes.push(path[..len].to_vec());
+            }
+        }
+        let step = Step {
+            slot: Slot(0),
+            keep: Keep::Trunk(self.cached),
+            trunk: &committed[self.cached..],
+            tree: &tree,
+            rows: Rows::All,
+        };
+        self.engine.extend(&[step], &mut self.output).expect("the target runs");
+        self.cached = committed.len();
+        let row = |(index, prefix): (usize, Path)| {
+            let row = sampling.row(self.output.row_mut(index), committed, &prefix);
+            (prefix, row.expect("a law"))
+        };
+        prefixes.into_iter().enumerate().map(row).collect()
+    }
+}
+
+/// The draft a rule is given: the first paths, so far.
+fn draft(scheme: Scheme, width: usize, len: usize, paths: &Paths) -> Draft {
+    let vocab_len = paths.rows[&Vec::new()].vocab_len();
+    let mut tree = Draft::start(scheme, vocab_len);
+    let mut ids = HashMap::new();
+    let chosen = match scheme {
+        Scheme::WithoutReplacement => &paths.distinct,
+        _ => &paths.independent,
+    };
+    for path in &chosen[..width] {
+        let mut node = Node::ROOT;
+        for (depth, token) in path[..len].iter().enumerate() {
+            let prefix = path[..depth].to_vec();
+            let row = *ids.entry(prefix).or_insert_with_key(|prefix| {
+                tree.row(paths.rows[prefix].clone()).expect("of the vocabulary")
+            });
+            node = tree.sampled(node, row, *token).expect("drawn from the row");
+        }
+    }
+    tree.finish().expect("drawn by the scheme")
+}
+
+fn judge(
+    contender: &Contender,
+    (width, len): (usize, usize),
+    paths: &Paths,
+    rows: &HashMap<Path, Dist>,
+    chance: &mut Random<Philox>,
+) -> f64 {
+    let draft = draft(contender.scheme, width, len, paths);
+    let nodes = std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, _, _)| node));
+    let target: Vec<Dist> = nodes.map(|node| rows[&draft.path_to(node)].clone()).collect();
+    let block = Block::new(&draft, &target).expect("a row for each node");
+    let verdict = |_| contender.rule.verify(&block, chance).expect("it is for such drafts");
+    let tokens: usize = (0..VERDICTS).map(verdict).map(|verdict| verdict.accepted + 1).sum();
+    tokens as f64 / VERDICTS as f64
+}
+
+/// Goes on with the text as pooled verification of all paths would.
+fn commit(
+    committed: &mut Vec<Token>,
+    paths: &Paths,
+    rows: &HashMap<Path, Dist>,
+    chance: &mut Random<Philox>,
+) {
+    let draft = draft(Scheme::Paths, WIDTH, LENS[0], paths);
+    let nodes = std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, _, _)| node));
+    let target: Vec<Dist> = nodes.map(|node| rows[&draft.path_to(node)].clone()).collect();
+    let block = Block::new(&draft, &target).expect("a row for each node");
+    let verdict = PooledRule.verify(&block, chance).expect("it is for such drafts");
+    committed.extend(draft.path_to(verdict.node));
+    committed.push(verdict.next);
+}
+
+fn table(text: &mut String, kind: &str, drafter: &str, temperature: f32, tokens: &Tokens) {
+    writeln!(text, "\n## {kind} pair, temperature {temperature}: drafter {drafter}\n")
+        .expect("grows");
+    text.push_str("| rule | paths | length 4 | over block | length 8 | over block |\n|---|--:|--:|--:|--:|--:|\n");
+    let runs = |rule, width, len| {
+        lab::Runs(tokens[&(rule, width, len)].iter().map(|mean| (*mean, 1.0)).collect())
+    };
+    for contender in contenders() {
+        let rule = contender.rule.name();
+        for width in contender.widths.clone() {
+            write!(text, "| {rule} | {width} |").expect("grows");
+            for len in LENS {
+                let (own, block) = (runs(rule, width, len), runs("block", 1, len));
+                let over = if rule == "block" { "1".to_owned() } else { own.over(&block) };
+                write!(text, " {:.2} | {over} |", own.rate()).expect("grows");
+            }
+            text.push('\n');
+        }
+    }
+    text.push_str("\nPooled over the best published rule:");
+    for (width, len) in [(2, 4), (2, 8), (3, 4), (3, 8)] {
+        let published = ["specinfer", "rsd", "gbv", "traversal"];
+        let best = published
+            .into_iter()
+            .max_by(|one, other| {
+                runs(one, width, len).rate().total_cmp(&runs(other, width, len).rate())
+            })
+            .expect("there are four");
+        let ratio = runs("pooled", width, len).over(&runs(best, width, len));
+        write!(text, " {ratio} ({best}, {width} paths of {len});").expect("grows");
+    }
+    text.pop();
+    text.push_str(".\n");
+}
