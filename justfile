@@ -53,7 +53,7 @@ bench *args:
     cargo bench -p forerun-verify --bench cost {{ args }}
 
 # All committed reports, made again; about two hours.
-reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths control
+reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths trees control
 
 # The cost of every rule: writes bench/verify/cost.md.
 cost:
@@ -99,6 +99,10 @@ speed:
 # Tokens per target pass of every rule, width and length: writes bench/decode/paths.md.
 paths:
     cargo run --release -p forerun-llama --features bare --example reports -- paths
+
+# A pass over a tree against a pass over one path of as many tokens: writes bench/decode/trees.md.
+trees:
+    cargo run --release -p forerun-llama --features bare --example reports -- trees
 
 # The controller against plain decoding and fixed settings: writes bench/decode/control.md.
 control:

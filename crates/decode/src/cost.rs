@@ -10,8 +10,8 @@ use forerun_verify::Token;
 
 use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Slot, Step};
 
-/// Sizes that are measured, as often as the time allows.
-const SIZES: [usize; 5] = [1, 2, 4, 8, 16];
+/// Sizes that are measured, as often as the time allows; the last is what reading takes.
+const SIZES: [usize; 6] = [1, 2, 4, 8, 16, 64];
 
 /// Sizes measured whatever it takes.
 const SIZES_MIN: usize = 3;
@@ -76,13 +76,15 @@ impl CostCurve {
         let mut output = Output::default();
         let mut best: Vec<(usize, f64)> = Vec::new();
         let room = engine.context_len();
-        'rounds: for round in 0..8 {
+        for round in 0..8 {
             for (index, tokens) in SIZES.into_iter().enumerate().filter(|(_, n)| *n <= room) {
                 let needed = round == 0 && index < SIZES_MIN;
-                let expected = best.last().map_or(0.0, |(_, seconds)| *seconds);
+                // Twice the tokens take at most twice as long.
+                let known = best.iter().rev().find(|(known, _)| *known <= tokens);
+                let expected = known.map_or(0.0, |(n, seconds)| seconds * (tokens / n) as f64);
                 let left = may_take.saturating_sub(started.elapsed()).as_secs_f64();
-                if !needed && left < 1.5 * expected {
-                    break 'rounds;
+                if !needed && left < expected {
+                    continue;
                 }
                 let seconds = timed(engine, tokens, 1, &mut output)?;
                 match best.iter_mut().find(|(known, _)| *known == tokens) {
@@ -187,4 +189,58 @@ fn timed(
         slots().map(|slot| Step { slot, keep, trunk: &[], tree: &[], rows: Rows::None }).collect();
     engine.extend(&forget, output)?;
     ran.map(|()| seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn curve() -> CostCurve {
+        CostCurve::new([(1, 10.0), (2, 15.0), (4, 20.0), (8, 40.0)])
+    }
+
+    fn pass(tokens: usize, seconds: f64) -> Pass {
+        Pass { tokens, sequences: 1, time: Duration::from_secs_f64(seconds) }
+    }
+
+    #[test]
+    fn it_goes_straight_between_points_and_on_after_the_last() {
+        let curve = curve();
+        assert_eq!(curve.seconds(3, 1), 17.5);
+        assert_eq!(curve.seconds(6, 1), 30.0);
+        assert_eq!(curve.seconds(16, 1), 80.0);
+        assert_eq!(curve.between(1.5), 12.5);
+        assert_eq!(CostCurve::new([(1, 3.0)]).seconds(9, 1), 3.0);
+    }
+
+    #[test]
+    fn more_tokens_never_take_less() {
+        let noisy = CostCurve::new([(1, 10.0), (2, 8.0), (4, 20.0)]);
+        assert_eq!(noisy.seconds(2, 1), 10.0);
+    }
+
+    #[test]
+    fn it_follows_what_passes_take() {
+        let mut curve = curve();
+        (0..200).for_each(|_| curve.observe(&pass(4, 30.0)));
+        assert!((curve.seconds(4, 1) - 30.0).abs() < 0.1, "{curve:?}");
+        // The machine is slower as a whole, as far as anybody knows.
+        assert!(curve.seconds(1, 1) > 10.5 && curve.seconds(8, 1) > 42.0, "{curve:?}");
+    }
+
+    #[test]
+    fn one_pass_that_was_held_up_changes_little() {
+        let mut curve = curve();
+        curve.observe(&pass(2, 1000.0));
+        assert!(curve.seconds(2, 1) < 15.0 * 1.15, "{curve:?}");
+        assert!(curve.seconds(1, 1) < 10.0 * 1.05, "{curve:?}");
+    }
+
+    #[test]
+    fn reading_a_prompt_says_nothing_about_drafts() {
+        let mut observed = curve();
+        observed.observe(&pass(300, 1.0));
+        observed.observe(&pass(0, 1.0));
+        assert_eq!(observed, curve());
+    }
 }

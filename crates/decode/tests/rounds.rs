@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use forerun_decode::*;
-use forerun_verify::{BlockRule, Dist, Node, Philox, Random};
+use forerun_verify::{BlockRule, Dist, Node, Philox, PooledRule, Random};
 
 const VOCAB: usize = 5;
 /// The toy's end token.
@@ -372,4 +372,73 @@ fn origins_and_statistics_agree() {
     let by_position: u64 = stats.positions.iter().map(|position| position.accepted).sum();
     assert_eq!(by_position, stats.accepted);
     assert!(count(Origin::Corrected) > 0 && count(Origin::Accepted) > 0);
+}
+
+#[test]
+fn a_drafter_that_had_a_glance_at_one_text_drafts_for_the_next() {
+    // Texts of every length after one another, the drafter now seeing the last tokens, now all.
+    let mut decoder = decoder(vec![drafter(1)], 64);
+    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), drafted(2));
+    let mut chance = Random(Philox::new(1));
+    for (index, prompt_len) in [40, 2, 1, 30, 3, 45, 1, 2].into_iter().enumerate() {
+        let prompt: Vec<Token> = (0..prompt_len).map(|n| Token(n % 4)).collect();
+        sequence.begin(prompt, 12);
+        while sequence.wanted() > 0 {
+            let turn = sequence.output().len() + index;
+            sequence.plan.glance = (!turn.is_multiple_of(3)).then_some(1 + turn % 4);
+            let round = &mut [Turn { sequence: &mut sequence, chance: &mut chance }];
+            let round = decoder.round(round).unwrap();
+            assert!(round.commits[0].dropped.is_empty(), "{:?}", round.commits[0].dropped);
+            // The drafter is the target: with all of the text before it, it is always right.
+            let all_seen = round.commits[0].accepted == round.commits[0].draft_len;
+            assert!(all_seen || sequence.plan.glance.is_some());
+        }
+    }
+}
+
+#[test]
+fn several_paths_of_several_sequences_are_drafted_in_shared_passes() {
+    let paths =
+        |plan: Plan| Plan { width: 3, verification: Verification::rule(PooledRule), ..plan };
+    let mut decoder = decoder(vec![drafter(2)], 64);
+    let mut sequences: Vec<Sequence> =
+        (0..4).map(|slot| sequence(slot, paths(drafted(3)), 12)).collect();
+    let mut chances: Vec<_> = (0..4).map(|seed| Random(Philox::new(seed))).collect();
+    while sequences.iter().any(|sequence| sequence.wanted() > 0) {
+        let waiting = sequences.iter_mut().zip(&mut chances);
+        let waiting = waiting.filter(|(sequence, _)| sequence.wanted() > 0);
+        let mut turns: Vec<Turn<'_>> =
+            waiting.map(|(sequence, chance)| Turn { sequence, chance }).collect();
+        let round = decoder.round(&mut turns).unwrap();
+        let longest = round.commits.iter().map(|commit| commit.draft_len).max().unwrap();
+        assert_eq!(round.passes.drafters.len(), longest, "one pass for each depth");
+        let drafted: usize = round.commits.iter().map(|commit| commit.drafted).sum();
+        let committed = round.passes.target.unwrap().tokens - drafted;
+        assert!(committed >= turns.len(), "every node is scored once");
+    }
+}
+
+#[test]
+fn more_paths_than_a_drafter_s_cache_holds_are_refused() {
+    let mut decoder = decoder(vec![drafter(2)], 64);
+    let mut wide = sequence(0, drafted(2).wide(9), 12);
+    wide.plan.verification = Verification::rule(PooledRule);
+    let mut chance = Random(Philox::new(1));
+    decoder.round(&mut [Turn { sequence: &mut wide, chance: &mut chance }]).unwrap();
+    let round = decoder.round(&mut [Turn { sequence: &mut wide, chance: &mut chance }]).unwrap();
+    let failure = &round.commits[0].dropped[0].failure;
+    assert_eq!(*failure, DraftFailure::Paths { width: 9, paths_max: 8 });
+    assert_eq!(round.commits[0].committed, 1, "the text goes on without it");
+}
+
+#[test]
+fn a_measured_engine_is_left_as_it_was() {
+    let mut measured = decoder(vec![drafter(1)], 64);
+    let costs = measured.measure(std::time::Duration::from_millis(5)).unwrap();
+    assert!(costs.target.seconds(1, 1) > 0.0 && costs.drafters[0].is_some());
+    let mut fresh = decoder(vec![drafter(1)], 64);
+    let text = |decoder: &mut Decoder| {
+        run(decoder, &mut generation(sequence(0, drafted(3), 20), &[], 5)).0
+    };
+    assert_eq!(text(&mut measured), text(&mut fresh));
 }

@@ -10,10 +10,11 @@ const ROWS: usize = 12;
 const COLUMN: usize = 5;
 const MARKS: [char; 8] = ['o', 'x', '+', '*', '#', '@', '%', '&'];
 
-/// Size of the picture and its margins.
-const SIZE: (f64, f64) = (760.0, 440.0);
+/// Size of the chart and its margins; the names of the lines come below it, one on each line.
+const SIZE: (f64, f64) = (640.0, 400.0);
+const LINE: f64 = 20.0;
 const LEFT: f64 = 60.0;
-const RIGHT: f64 = 230.0;
+const RIGHT: f64 = 30.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
 /// Told apart by people who do not see all colours (Okabe and Ito).
@@ -73,6 +74,7 @@ struct Frame {
     low: f64,
     high: f64,
     len_max: usize,
+    names: usize,
 }
 
 impl Frame {
@@ -88,9 +90,10 @@ impl Frame {
     /// Title, grid and numbers.
     fn axes(&self) -> String {
         let (width, height) = SIZE;
+        let all = height + LINE * (self.names + 1) as f64 + 10.0;
         let (first, last) = (self.x(1), self.x(self.len_max));
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {all}\" \
              font-family=\"sans-serif\" font-size=\"13\">\n\
              <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
              <text x=\"{LEFT}\" y=\"22\" font-size=\"15\">Speed-up over plain decoding, by draft \
@@ -130,9 +133,9 @@ pub(super) fn svg(forecasts: &[Forecasts], finals: &[Final], candidates: &[Candi
     let (low, high) = range(forecasts);
     let (low, high) = measured.fold((low, high), |(low, high), it| (low.min(it), high.max(it)));
     let len_max = forecasts.iter().map(|it| it.speedups.len()).max().unwrap_or(1).max(2);
-    let frame = Frame { low, high, len_max };
+    let frame = Frame { low, high, len_max, names: forecasts.len() };
     let mut svg = frame.axes();
-    let label = frame.x(len_max) + 14.0;
+    let label = LEFT;
     for (index, forecast) in forecasts.iter().enumerate() {
         let color = COLORS[index % COLORS.len()];
         let dash = if forecast.setting.width > 1 { " stroke-dasharray=\"6 4\"" } else { "" };
@@ -142,7 +145,7 @@ pub(super) fn svg(forecasts: &[Forecasts], finals: &[Final], candidates: &[Candi
             .map(|(len, speedup)| format!("{:.1},{:.1}", frame.x(len), frame.y(*speedup)))
             .collect();
         svg += &format!("<polyline points=\"{}\" {style}/>\n", points.join(" "));
-        let (at, end) = (TOP + 20.0 * index as f64, label + 22.0);
+        let (at, end) = (SIZE.1 + LINE * (index as f64 + 0.5), label + 22.0);
         let name = escape(&name(forecast, candidates));
         svg += &format!(
             "<line x1=\"{label}\" x2=\"{end}\" y1=\"{at}\" y2=\"{at}\" {style}/>\n\
@@ -163,9 +166,10 @@ pub(super) fn svg(forecasts: &[Forecasts], finals: &[Final], candidates: &[Candi
             );
         }
     }
-    let below = TOP + 20.0 * forecasts.len() as f64 + 8.0;
-    svg +=
-        &format!("<text x=\"{label}\" y=\"{below}\" fill=\"#444\">ring: measured</text>\n</svg>\n");
+    let below = SIZE.1 + LINE * (forecasts.len() as f64 + 0.8);
+    svg += &format!(
+        "<text x=\"{label}\" y=\"{below}\" fill=\"#444\">lines: forecast; rings: measured</text>\n</svg>\n"
+    );
     svg
 }
 

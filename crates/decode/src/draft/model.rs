@@ -98,9 +98,11 @@ impl ModelDrafter {
     fn first_read(&self, ask: &Ask<'_>, tokens: &[Token]) -> usize {
         let Held { start, cached } = &self.slots[ask.slot.0 as usize];
         let Some(glance) = ask.glance else { return 0 };
-        let held = tokens.get(*start..).map_or(0, |tokens| cached.reuse(tokens).len);
-        let behind = tokens.len() - (start + held).min(tokens.len());
-        if behind <= glance { *start } else { tokens.len() - glance }
+        let rest = tokens.get(*start..).filter(|rest| !rest.is_empty());
+        match rest.map(|rest| rest.len() - cached.reuse(rest).len) {
+            Some(behind) if behind <= glance => *start,
+            _ => tokens.len().saturating_sub(glance.max(1)),
+        }
     }
 
     /// Runs the committed tokens the cache does not hold; a row for each ask.

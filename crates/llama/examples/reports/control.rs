@@ -119,11 +119,11 @@ fn ways(ngram: bool) -> Vec<Way> {
         ways.push(way(name, Some(Some((drafters.to_vec(), paths, len)))));
     };
     if ngram {
-        [2, 4, 8].iter().for_each(|len| fixed("n-gram", &[1], 1, *len));
+        [4, 8].iter().for_each(|len| fixed("n-gram", &[1], 1, *len));
         [2, 4].iter().for_each(|len| fixed("draft model", &[0], 1, *len));
         fixed("both", &[0, 1], 1, 4);
     } else {
-        [1, 2, 3, 4, 6].iter().for_each(|len| fixed("draft model", &[0], 1, *len));
+        [1, 2, 3, 4].iter().for_each(|len| fixed("draft model", &[0], 1, *len));
         fixed("draft model", &[0], 2, 3);
     }
     ways

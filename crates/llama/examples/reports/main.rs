@@ -1,5 +1,5 @@
 //! Makes the reports under `bench/decode`: `just drift`, `just overhead`, `just speed`,
-//! `just paths`, `just control`.
+//! `just paths`, `just trees`, `just control`.
 //!
 //! Everything compared is measured in one run, taking turns, so that a noisy machine is noisy for
 //! all alike. The two-sample test has a report of its own (`just two-sample`).
@@ -10,6 +10,7 @@ mod lab;
 mod overhead;
 mod paths;
 mod speed;
+mod trees;
 
 fn main() {
     let which = std::env::args().nth(1).unwrap_or_default();
@@ -19,8 +20,9 @@ fn main() {
         "overhead" => overhead::report(),
         "paths" => paths::report(),
         "speed" => speed::report(),
+        "trees" => trees::report(),
         _ => {
-            eprintln!("usage: reports control|drift|overhead|paths|speed");
+            eprintln!("usage: reports control|drift|overhead|paths|speed|trees");
             std::process::exit(2);
         }
     }
