@@ -82,7 +82,7 @@ impl Costs {
 }
 
 /// What was chosen for a round.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Choice {
     /// The arm, by index; none for plain decoding.
     pub arm: Option<usize>,
@@ -90,8 +90,13 @@ pub struct Choice {
     pub len: usize,
     /// Whether it is a trial of what is not in use.
     pub trial: bool,
-    /// Tokens a second expected, over those of plain decoding.
-    pub speedup: f64,
+    /// Tokens it is expected to commit, and the seconds it is expected to take, with what drafters
+    /// must read first.
+    pub tokens: f64,
+    /// The latter.
+    pub seconds: f64,
+    /// Seconds a token takes in plain decoding.
+    pub plain_seconds: f64,
 }
 
 /// Chooses for all sequences of a decoder.
@@ -134,7 +139,7 @@ impl Controller {
         Pace {
             own: vec![Record::default(); self.arms.len()],
             current: None,
-            choice: Choice { arm: None, len: 0, trial: false, speedup: 1.0 },
+            choice: Choice::default(),
             token_seconds: self.costs.target.seconds(1, 1),
             shunned: named.filter(|drafter| !drafters.contains(drafter)).collect(),
         }
@@ -185,8 +190,11 @@ impl Controller {
         pace.token_seconds = current.seconds / current.tokens;
         let chosen = self.trial(pace, behind, load, current);
         let (forecast, trial) = chosen.map_or((current, false), |trial| (trial, true));
-        let speedup = forecast.rate() / plain.rate();
-        pace.choice = Choice { arm: forecast.arm, len: forecast.len, trial, speedup };
+        let most = if trial { GLANCE } else { usize::MAX };
+        let read = forecast.arm.map_or(0.0, |arm| self.reading(arm, behind, most));
+        let Forecast { arm, len, tokens, seconds, .. } = forecast;
+        let (seconds, plain_seconds) = (seconds + read, plain.seconds);
+        pace.choice = Choice { arm, len, trial, tokens, seconds, plain_seconds };
         let plan = &mut sequence.plan;
         plan.draft_len = forecast.len;
         plan.glance = trial.then_some(GLANCE);

@@ -54,8 +54,10 @@ pub struct Stats {
     pub plain_rounds: u64,
     /// The latter.
     pub trial_rounds: u64,
-    /// Speed-up it expected, summed over rounds.
-    expected_speedup: f64,
+    /// Seconds it expected, and those it expected of plain decoding for as many tokens.
+    expected: f64,
+    /// The latter.
+    expected_plain: f64,
     /// Where it went; what is missing was spent between the rounds' parts and on text.
     pub times: Times,
 }
@@ -103,7 +105,8 @@ impl Stats {
         }
         self.plain_rounds += other.plain_rounds;
         self.trial_rounds += other.trial_rounds;
-        self.expected_speedup += other.expected_speedup;
+        self.expected += other.expected;
+        self.expected_plain += other.expected_plain;
         self.time += other.time;
         self.times.add(other.times);
     }
@@ -112,7 +115,8 @@ impl Stats {
     pub fn chose(&mut self, choice: &Choice) {
         self.plain_rounds += u64::from(choice.arm.is_none());
         self.trial_rounds += u64::from(choice.trial);
-        self.expected_speedup += choice.speedup;
+        self.expected += choice.seconds;
+        self.expected_plain += choice.tokens * choice.plain_seconds;
     }
 
     /// Takes back tokens that were committed after a text's end.
@@ -126,9 +130,9 @@ impl Stats {
         ratio(self.committed as f64, self.rounds as f64)
     }
 
-    /// The speed-up over plain decoding that the controller expected, on average.
+    /// The speed-up over plain decoding that the controller expected.
     pub fn expected_speedup(&self) -> f64 {
-        if self.rounds > 0 { self.expected_speedup / self.rounds as f64 } else { 1.0 }
+        if self.expected > 0.0 { self.expected_plain / self.expected } else { 1.0 }
     }
 
     /// Accepted tokens per drafted token.

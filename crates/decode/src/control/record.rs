@@ -14,9 +14,12 @@ const BELIEVED_MAX: f64 = 12.0;
 
 /// What is believed of an arm nobody has seen, and how firmly, in drafted tokens.
 const UNSEEN: f64 = 0.6;
-const UNSEEN_WEIGHT: f64 = 1.0;
+const UNSEEN_WEIGHT: f64 = 2.0;
+/// How firmly narrower arms speak for a wider one: what a further path brings is known well enough
+/// not to try it again and again.
+const COVERED_WEIGHT: f64 = 8.0;
 /// How firmly all texts speak for a new one, and all depths for one of them.
-const SHARED_WEIGHT: f64 = 6.0;
+const SHARED_WEIGHT: f64 = 10.0;
 const DEPTHS_WEIGHT: f64 = 8.0;
 
 /// What an arm's rounds came to.
@@ -126,9 +129,10 @@ impl Belief {
     /// From what this text saw and what all texts saw; `unseen` where neither saw anything.
     pub(super) fn new(own: &Record, shared: &Record, unseen: Option<f64>, mood: Mood) -> Self {
         let (tries, hits) = shared.total(mood);
-        let unseen = unseen.unwrap_or(UNSEEN);
-        let everyone = (hits + UNSEEN_WEIGHT * unseen) / (tries + UNSEEN_WEIGHT);
-        let weight = (tries + UNSEEN_WEIGHT).min(SHARED_WEIGHT);
+        let (unseen, firmly) =
+            unseen.map_or((UNSEEN, UNSEEN_WEIGHT), |unseen| (unseen, COVERED_WEIGHT));
+        let everyone = (hits + firmly * unseen) / (tries + firmly);
+        let weight = (tries + firmly).min(SHARED_WEIGHT);
         let (tries, hits) = own.total(mood);
         let overall = (hits + weight * everyone) / (tries + weight);
         // One standard deviation of what was seen.

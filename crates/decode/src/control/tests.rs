@@ -145,6 +145,15 @@ fn paths_are_added_where_they_pay() {
 }
 
 #[test]
+fn paths_that_do_not_pay_are_hardly_tried() {
+    let arms = [1, 2].map(|width| Arm { drafters: vec![0], width }).to_vec();
+    let accepts = |_: usize, arm: &Arm| if arm.width == 1 { 0.68 } else { 0.75 };
+    let world = World { costs: costs(), arms, accepts, len: 400 };
+    let mean = (0..40).map(|seed| world.run(seed).seconds).sum::<f64>() / 40.0;
+    assert!(mean < 1.04 * world.best_fixed(), "{mean} against {}", world.best_fixed());
+}
+
+#[test]
 fn a_drafter_that_turns_bad_is_dropped_and_taken_up_again_when_it_is_good() {
     let world = World::new(|at, _| if (500..1000).contains(&at) { 0.02 } else { 0.85 });
     for seed in 0..20 {
@@ -178,7 +187,7 @@ fn what_was_learned_from_one_text_is_known_to_the_next() {
         }
         trials.push(drafted);
     }
-    assert!(trials[0] > 0 && trials[1..].iter().all(|drafted| *drafted <= 1), "{trials:?}");
+    assert!(trials[0] > 0 && trials[1..].iter().all(|drafted| *drafted <= 2), "{trials:?}");
 }
 
 #[test]

@@ -120,11 +120,11 @@ fn ways(ngram: bool) -> Vec<Way> {
     };
     if ngram {
         [4, 8].iter().for_each(|len| fixed("n-gram", &[1], 1, *len));
-        [2, 4].iter().for_each(|len| fixed("draft model", &[0], 1, *len));
-        fixed("both", &[0, 1], 1, 4);
+        fixed("draft model", &[0], 1, 3);
+        fixed("both", &[0, 1], 1, 3);
     } else {
-        [1, 2, 3, 4].iter().for_each(|len| fixed("draft model", &[0], 1, *len));
-        fixed("draft model", &[0], 2, 3);
+        [1, 2, 3].iter().for_each(|len| fixed("draft model", &[0], 1, *len));
+        fixed("draft model", &[0], 2, 2);
     }
     ways
 }
