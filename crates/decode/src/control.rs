@@ -27,7 +27,7 @@ const TRIAL_SHARE: f64 = 0.01;
 
 /// Trials that may be saved up, in tokens of plain decoding; and what there is to begin with.
 const SAVED_MAX: f64 = 6.0;
-const SAVED_FIRST: f64 = 3.0;
+const SAVED_FIRST: f64 = 2.5;
 
 /// A trial need not be longer to show whether it is of use, and costs less.
 const TRIAL_LEN: usize = 2;
@@ -169,7 +169,8 @@ impl Controller {
         let plain = self.plain(load);
         let mut best = (plain, plain.seconds_for(ahead));
         let mut current = (plain, plain.seconds_for(ahead));
-        for arm in self.alive(pace) {
+        // What nobody has seen may be tried, at a cost that is bounded; it is not used on trust.
+        for arm in self.alive(pace).filter(|arm| self.shared[*arm].is_known()) {
             let read = self.reading(arm, behind, usize::MAX);
             for forecast in self.forecasts(arm, pace, load, record::Mood::Even) {
                 let using = pace.current == Some((forecast.arm, forecast.len));

@@ -356,7 +356,7 @@ fn a_controller_that_learns_from_earlier_rounds_changes_nothing() {
         let gap = (decoded.get(text).copied().unwrap_or(0.0) - probability).abs();
         assert!(gap < 1e-12, "{text:?}: off by {gap:e}");
     }
-    chosen.sort_unstable();
-    chosen.dedup();
-    assert!(chosen.len() > 3, "it chose differently after different rounds: {chosen:?}");
+    // The last digit is the length chosen for the last round.
+    let last = |wanted: fn(usize) -> bool| chosen.iter().any(|lens| wanted(lens % 10));
+    assert!(last(|len| len == 0) && last(|len| len > 0), "it went on drafting, and it stopped");
 }

@@ -15,6 +15,8 @@ const BELIEVED_MAX: f64 = 12.0;
 /// What is believed of an arm nobody has seen, and how firmly, in drafted tokens.
 const UNSEEN: f64 = 0.6;
 const UNSEEN_WEIGHT: f64 = 2.0;
+/// Drafted tokens that must have been judged before an arm is used.
+const KNOWN: f64 = 3.0;
 /// How firmly narrower arms speak for a wider one: what a further path brings is known well enough
 /// not to try it again and again.
 const COVERED_WEIGHT: f64 = 8.0;
@@ -94,6 +96,11 @@ impl Record {
         let factor = self.factor(mood);
         let sum = |of: fn(&(f64, f64)) -> f64| self.depths.iter().map(of).sum::<f64>() * factor;
         (sum(|depth| depth.0), sum(|depth| depth.1))
+    }
+
+    /// Whether enough was seen to go by.
+    pub(super) fn is_known(&self) -> bool {
+        self.depths.iter().map(|depth| depth.0).sum::<f64>() >= KNOWN
     }
 
     /// Whether anything was seen.
