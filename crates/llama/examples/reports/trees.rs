@@ -18,26 +18,33 @@ pub(crate) fn report() {
     let mut text = format!(
         "# Trees: a pass over n nodes against a pass over n tokens of one path\n\n\
          Made by `just trees`. {CACHED} tokens cached, a row for each token, {REPEATS} passes of each kind taking turns. *over the\n\
-         path*: time of the tree's pass over that of a path of as many tokens, with its 95 % interval.\n\n\
+         path*: time of the tree's pass over that of a path of as many tokens, with its 95 % interval. *path alone*: in an\n\
+         engine with room for one path.\n\n\
          Machine: {}.\n\n\
-         | weights | tree | nodes | path (ms) | tree (ms) | over the path |\n|---|---|--:|--:|--:|--:|\n",
+         | weights | tree | nodes | path alone (ms) | path (ms) | tree (ms) | over the path |\n|---|---|--:|--:|--:|--:|--:|\n",
         lab::machine()
     );
     for name in [lab::SMOL, lab::GROWN] {
         let model = lab::model(name);
-        let paths = NonZeroU32::new(3).expect("above zero");
-        let options = EngineOptions { paths, ..lab::options() };
-        let mut engine = LlamaEngine::new(&model, &options).expect("the engine starts");
-        let trunk: Vec<Token> = (0..CACHED).map(token).collect();
         let mut output = Output::default();
-        let read =
-            Step { slot: Slot(0), keep: Keep::To(0), trunk: &trunk, tree: &[], rows: Rows::None };
-        engine.extend(&[read], &mut output).expect("the prompt is read");
+        // One with room for one path, and one for several.
+        let [mut single, mut engine] = [1, 3].map(|paths| {
+            let paths = NonZeroU32::new(paths).expect("above zero");
+            let options = EngineOptions { paths, ..lab::options() };
+            let mut engine = LlamaEngine::new(&model, &options).expect("the engine starts");
+            let trunk: Vec<Token> = (0..CACHED).map(token).collect();
+            let (slot, keep) = (Slot(0), Keep::To(0));
+            let read = Step { slot, keep, trunk: &trunk, tree: &[], rows: Rows::None };
+            engine.extend(&[read], &mut output).expect("the prompt is read");
+            engine
+        });
         for (width, len, shared) in TREES {
             let tree = tree(width, len, shared);
             let path = tree_of_one_path(tree.len());
             let mut times = [Runs::default(), Runs::default()];
+            let mut alone = Runs::default();
             for _ in 0..REPEATS {
+                alone.0.push((timed(&mut single, &path, &mut output), 1.0));
                 for (branches, runs) in [&path, &tree].into_iter().zip(&mut times) {
                     runs.0.push((timed(&mut engine, branches, &mut output), 1.0));
                 }
@@ -46,8 +53,9 @@ pub(crate) fn report() {
             let shared = if shared > 0 { format!("{shared} tokens, then ") } else { String::new() };
             writeln!(
                 text,
-                "| {name} | {shared}{width} paths of {len} | {} | {:.1} | {:.1} | {} |",
+                "| {name} | {shared}{width} paths of {len} | {} | {:.1} | {:.1} | {:.1} | {} |",
                 tree.len(),
+                1000.0 * alone.rate(),
                 1000.0 * path.rate(),
                 1000.0 * tree_times.rate(),
                 tree_times.over(&path)
