@@ -42,8 +42,8 @@ fn drafting_does_not_change_greedy_text() {
         format!("-md {draft} --spec-adaptive off"),
         format!("-md {draft} --spec-draft-paths 2 -s 1"),
         format!("-md {draft} --spec-draft-paths 2 --verify traversal --spec-draft-draw beam -s 1"),
-        format!("-md {draft} --spec-type draft-model,ngram,suffix --draft-max 3"),
-        format!("-md {draft} --verify nss --draft-p-min 0.3"),
+        format!("-md {draft} --spec-type draft-model,ngram,suffix --draft-max 3 -s 1"),
+        format!("-md {draft} --verify nss --draft-p-min 0.3 -s 1"),
     ] {
         assert_eq!(continued(PROMPT, &flags).out, plain.out, "{flags}");
     }
@@ -121,7 +121,8 @@ fn statistics_say_what_drafting_did() {
 fn n_grams_are_accepted_in_a_text_that_repeats_itself() {
     let line = "one fish, two fish, red fish, blue fish. ";
     for kind in ["ngram", "suffix"] {
-        let run = continued(&line.repeat(6), &format!("--spec-type {kind} --json"));
+        let run =
+            continued(&line.repeat(6), &format!("--spec-type {kind} --spec-adaptive off --json"));
         let rate = json(&run)["speculative_decoding"]["draft_acceptance_rate"].as_f64().unwrap();
         assert!(rate > 0.5, "{kind}: {rate}");
     }
