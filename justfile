@@ -52,7 +52,7 @@ prove:
 bench *args:
     cargo bench -p forerun-verify --bench cost {{ args }}
 
-# All committed reports, made again; about two hours.
+# All committed reports, made again; about three hours.
 reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths trees control
 
 # The cost of every rule: writes bench/verify/cost.md.

@@ -164,16 +164,19 @@ fn control(stats: &Stats) -> String {
 
 /// What a pass takes, by its tokens.
 fn passes(costs: &Costs) -> String {
-    let curve = |name: &str, curve: &CostCurve| {
-        let shown = curve.points().iter().filter(|(tokens, _)| tokens.is_power_of_two());
-        let times: Vec<String> =
-            shown.map(|(tokens, s)| format!("{tokens}: {:.1}", 1000.0 * s)).collect();
-        format!("{name} {} ms", times.join("  "))
-    };
+    let curve = |name: &str, curve: &CostCurve| format!("{name} {} ms", milliseconds(curve));
     let drafters = costs.drafters.iter().flatten().map(|costs| curve("draft model", costs));
     let curves: Vec<String> =
         std::iter::once(curve("target", &costs.target)).chain(drafters).collect();
     curves.join("; ")
+}
+
+/// The points of a curve.
+pub(crate) fn milliseconds(curve: &CostCurve) -> String {
+    let points = curve.points().iter();
+    let times: Vec<String> =
+        points.map(|(tokens, seconds)| format!("{tokens}: {:.1}", 1000.0 * seconds)).collect();
+    times.join("  ")
 }
 
 /// Where the time after the prompt went.

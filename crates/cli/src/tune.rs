@@ -15,8 +15,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use forerun_decode::{
-    Arm, Controller, Decoder, Drafter, Engine, NgramDrafter, Special, SuffixDrafter, Token,
-    Tokenizer,
+    Arm, Controller, CostCurve, Decoder, Drafter, Engine, NgramDrafter, Special, Stats,
+    SuffixDrafter, Token, Tokenizer,
 };
 use forerun_llama::EngineOptions;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -27,6 +27,7 @@ use crate::flags::{
 };
 use crate::interrupt::Interrupt;
 use crate::load;
+use crate::report::milliseconds;
 use crate::terminal::{Screen, file_name};
 
 use trial::{Bench, Forecasts, Setting};
@@ -153,7 +154,7 @@ fn tune(config: &TuneConfig, interrupt: &Interrupt) -> anyhow::Result<ExitCode> 
     let sampling = load::sampling(&config.sampling, &model)?;
     let mut bench = Bench::new(decoder, &model, sampling, config.text_len, interrupt)?;
 
-    let (forecasts, plain) = survey(config, &candidates, &prompts, &mut bench)?;
+    let forecasts = survey(config, &candidates, &prompts, &mut bench)?;
     let mut text = String::new();
     costs_table(&mut text, &candidates, &bench);
     for forecast in &forecasts {
@@ -162,7 +163,7 @@ fn tune(config: &TuneConfig, interrupt: &Interrupt) -> anyhow::Result<ExitCode> 
     screen.result(text.trim_end())?;
 
     let finalists = finalists(&forecasts);
-    let finals = finals(config, &finalists, &prompts, &mut bench, plain)?;
+    let finals = finals(config, &finalists, &prompts, &mut bench)?;
     let mut text = String::new();
     finals_table(&mut text, &candidates, &finals);
     text.push('\n');
@@ -200,24 +201,24 @@ fn prompt_tokens(
     Ok(all)
 }
 
-/// Every drafter at its longest, for each width, taking turns with plain decoding.
+/// Every drafter at its longest, for each width, taking turns with plain decoding, which tells what
+/// a pass over one token takes now.
 fn survey(
     config: &TuneConfig,
     candidates: &[Candidate],
     prompts: &[Vec<Token>],
     bench: &mut Bench<'_>,
-) -> anyhow::Result<(Vec<Forecasts>, forerun_decode::Stats)> {
+) -> anyhow::Result<Vec<Forecasts>> {
     let mut settings = Vec::new();
     for (drafter, candidate) in candidates.iter().enumerate() {
         let widths = if candidate.is_model { config.paths } else { 1 };
         settings.extend((1..=widths).map(|width| Setting { drafter, width, len: config.len_max }));
     }
     let bar = bar("trying drafters", prompts.len() * (settings.len() + 1));
-    let mut plain = forerun_decode::Stats::default();
-    let mut seen = vec![forerun_decode::Stats::default(); settings.len()];
+    let mut seen = vec![Stats::default(); settings.len()];
     for (index, prompt) in prompts.iter().enumerate() {
         let seed = config.sampling.seed.wrapping_add(index as u64);
-        plain.merge(&bench.text(prompt, None, seed)?);
+        bench.text(prompt, None, seed)?;
         bar.inc(1);
         for (setting, stats) in settings.iter().zip(&mut seen) {
             stats.merge(&bench.text(prompt, Some(*setting), seed)?);
@@ -229,7 +230,7 @@ fn survey(
     let forecasts = settings.into_iter().zip(seen).map(|(setting, stats)| {
         Forecasts::new(setting, stats, bench.costs(), prompt_len, config.text_len)
     });
-    Ok((forecasts.collect(), plain))
+    Ok(forecasts.collect())
 }
 
 /// The best setting of each drafter by forecast, unless it is hopeless.
@@ -250,54 +251,52 @@ fn finalists(forecasts: &[Forecasts]) -> Vec<(Setting, f64)> {
 
 /// A setting that was run beside plain decoding.
 struct Final {
-    /// What was run; none for the controller.
-    setting: Option<Setting>,
-    forecast: Option<f64>,
+    setting: Setting,
+    /// Whether the controller chose how much of it to use.
+    adaptive: bool,
+    forecast: f64,
     measured: f64,
-    stats: forerun_decode::Stats,
+    stats: Stats,
 }
 
+/// Runs the finalists, and the controller with the most promising of them, beside plain decoding.
 fn finals(
     config: &TuneConfig,
     finalists: &[(Setting, f64)],
     prompts: &[Vec<Token>],
     bench: &mut Bench<'_>,
-    mut plain: forerun_decode::Stats,
 ) -> anyhow::Result<Vec<Final>> {
-    let arms = finalists
-        .iter()
-        .map(|(setting, _)| Arm { drafters: vec![setting.drafter], width: setting.width })
-        .collect();
+    let Some((best, _)) = finalists.iter().max_by(|one, other| one.1.total_cmp(&other.1)) else {
+        return Ok(Vec::new());
+    };
+    let arm = |width| Arm { drafters: vec![best.drafter], width };
+    let arms = (1..=best.width).map(arm).collect();
     let mut controller = Controller::new(bench.costs().clone(), arms, config.len_max);
     let bar = bar("measuring the best", prompts.len() * (finalists.len() + 2));
-    let mut stats = vec![forerun_decode::Stats::default(); finalists.len() + 1];
-    plain = if finalists.is_empty() { plain } else { forerun_decode::Stats::default() };
+    let (mut plain, mut adaptive) = (Stats::default(), Stats::default());
+    let mut fixed = vec![Stats::default(); finalists.len()];
     for (index, prompt) in prompts.iter().enumerate() {
-        if finalists.is_empty() {
-            break;
-        }
         let seed = config.sampling.seed.wrapping_add((prompts.len() + index) as u64);
         plain.merge(&bench.text(prompt, None, seed)?);
         bar.inc(1);
-        for ((setting, _), stats) in finalists.iter().zip(&mut stats) {
+        for ((setting, _), stats) in finalists.iter().zip(&mut fixed) {
             stats.merge(&bench.text(prompt, Some(*setting), seed)?);
             bar.inc(1);
         }
-        let adaptive = bench.adaptive(prompt, &mut controller, seed)?;
-        stats[finalists.len()].merge(&adaptive);
+        adaptive.merge(&bench.adaptive(prompt, &mut controller, seed)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
     let rate = plain.tokens_per_second();
-    let settings = finalists.iter().map(|(setting, speedup)| (Some(*setting), Some(*speedup)));
-    let all = settings.chain((!finalists.is_empty()).then_some((None, None))).zip(stats);
-    Ok(all
-        .map(|((setting, forecast), stats)| {
-            let forecast = forecast.or_else(|| Some(stats.expected_speedup()));
-            let measured = stats.tokens_per_second() / rate;
-            Final { setting, forecast, measured, stats }
-        })
-        .collect())
+    let result = |setting, adaptive, forecast, stats: Stats| {
+        let measured = stats.tokens_per_second() / rate;
+        Final { setting, adaptive, forecast, measured, stats }
+    };
+    let fixed = finalists.iter().zip(fixed);
+    let fixed = fixed.map(|((setting, forecast), stats)| result(*setting, false, *forecast, stats));
+    let mut finals: Vec<Final> = fixed.collect();
+    finals.push(result(*best, true, adaptive.expected_speedup(), adaptive));
+    Ok(finals)
 }
 
 fn bar(what: &'static str, count: usize) -> ProgressBar {
@@ -311,15 +310,13 @@ fn bar(what: &'static str, count: usize) -> ProgressBar {
 fn costs_table(text: &mut String, candidates: &[Candidate], bench: &Bench<'_>) {
     let costs = bench.costs();
     text.push_str("What a pass takes, by its tokens (ms)\n");
-    let mut row = |name: &str, points: &[(usize, f64)]| {
-        let cells: Vec<String> =
-            points.iter().map(|(tokens, s)| format!("{tokens}: {:.1}", 1000.0 * s)).collect();
-        writeln!(text, "  {name:<34} {}", cells.join("  ")).expect("strings take all text");
+    let mut row = |name: &str, curve: &CostCurve| {
+        writeln!(text, "  {name:<34} {}", milliseconds(curve)).expect("strings take all text");
     };
-    row("target", costs.target.points());
+    row("target", &costs.target);
     for (candidate, curve) in candidates.iter().zip(&costs.drafters) {
         if let Some(curve) = curve {
-            row(&candidate.name, curve.points());
+            row(&candidate.name, curve);
         }
     }
     text.push('\n');
@@ -334,11 +331,12 @@ fn finals_table(text: &mut String, candidates: &[Candidate], finals: &[Final]) {
     let head = format!("  {:<44} forecast  measured  tokens/round\n", "setting");
     text.push_str(&head);
     for result in finals {
-        let name = match result.setting {
-            Some(setting) => setting.name(&candidates[setting.drafter].name),
-            None => "adaptive".to_owned(),
+        let drafter = &candidates[result.setting.drafter].name;
+        let name = match result.adaptive {
+            true => format!("{drafter}, adaptive"),
+            false => result.setting.name(drafter),
         };
-        let forecast = result.forecast.map_or(String::new(), |it| format!("{it:.2}"));
+        let forecast = format!("{:.2}", result.forecast);
         let (measured, per_round) = (result.measured, result.stats.tokens_per_round());
         writeln!(text, "  {name:<44} {forecast:>8}  {measured:>8.2}  {per_round:>12.2}")
             .expect("strings take all text");
@@ -356,20 +354,15 @@ fn recommendation(config: &TuneConfig, candidates: &[Candidate], finals: &[Final
              plain decoding here.\n  forerun chat -m {target}\n"
         );
     };
-    let fixed = finals.iter().filter(|it| it.setting.is_some());
-    let drafter = best
-        .setting
-        .or_else(|| fixed.max_by(|one, other| one.measured.total_cmp(&other.measured))?.setting);
-    let mut flags = String::new();
-    if let Some(setting) = drafter {
-        write!(flags, " {}", candidates[setting.drafter].flags).expect("strings take all text");
-        if setting.width > 1 {
-            write!(flags, " --spec-draft-paths {}", setting.width).expect("strings take all text");
-        }
-        if best.setting.is_some() {
-            write!(flags, " --spec-draft-n-max {} --spec-adaptive off", setting.len)
-                .expect("strings take all text");
-        }
+    let setting = best.setting;
+    let mut flags = format!(" {}", candidates[setting.drafter].flags);
+    if setting.width > 1 {
+        write!(flags, " --spec-draft-paths {}", setting.width).expect("strings take all text");
+    }
+    let len = if best.adaptive { config.len_max } else { setting.len };
+    write!(flags, " --spec-draft-n-max {len}").expect("strings take all text");
+    if !best.adaptive {
+        flags.push_str(" --spec-adaptive off");
     }
     format!(
         "\nRecommendation: {:.2} times plain decoding as measured\n  forerun chat -m {target}{flags}\n",

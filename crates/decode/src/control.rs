@@ -150,11 +150,6 @@ impl Controller {
         &self.costs
     }
 
-    /// The arms, as they were given.
-    pub fn arms(&self) -> &[Arm] {
-        &self.arms
-    }
-
     /// Chooses for the next round and changes the sequence's plan accordingly. `behind` says how
     /// many tokens each drafter would have to read before it could draft; `load` what else is in the
     /// target's pass.

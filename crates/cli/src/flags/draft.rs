@@ -41,7 +41,7 @@ pub(crate) struct DraftFlags {
     /// Whether to draft as much as pays, by measured cost and acceptance, and nothing where drafts
     /// do not pay [default: on, but off where --seed is given and the rule is not coupled, so that
     /// the seed gives the same text again]
-    #[arg(long, value_name = "ON|OFF", visible_alias = "spec-autotune")]
+    #[arg(long, value_name = "ON|OFF")]
     spec_adaptive: Option<Switch>,
     /// Paths the draft model draws in a round, judged together [default: 1]
     #[arg(long, visible_alias = "draft-paths", value_name = "K", requires = "spec_draft_model")]

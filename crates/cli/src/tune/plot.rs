@@ -156,13 +156,12 @@ pub(super) fn svg(forecasts: &[Forecasts], finals: &[Final], candidates: &[Candi
         let same = |setting: &Setting| {
             (setting.drafter, setting.width) == (forecast.setting.drafter, forecast.setting.width)
         };
-        let measured = finals.iter().filter_map(|it| Some((it.setting?, it.measured)));
-        for (setting, measured) in measured.filter(|(setting, _)| same(setting)) {
+        for result in finals.iter().filter(|it| !it.adaptive && same(&it.setting)) {
             svg += &format!(
                 "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"#fff\" stroke=\"{color}\" \
                  stroke-width=\"2\"/>\n",
-                frame.x(setting.len),
-                frame.y(measured)
+                frame.x(result.setting.len),
+                frame.y(result.measured)
             );
         }
     }

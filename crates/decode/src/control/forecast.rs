@@ -59,7 +59,7 @@ impl Controller {
         pace: &Pace,
         load: Load,
         mood: Mood,
-    ) -> impl Iterator<Item = Forecast> {
+    ) -> Vec<Forecast> {
         let (own, shared) = (&pace.own[arm], &self.shared[arm]);
         let belief = self.belief(arm, pace, mood);
         let choice = &self.arms[arm];
@@ -70,7 +70,7 @@ impl Controller {
         let spoken = own.spoken(shared);
         let mut reached = 1.0;
         let mut tokens = 1.0;
-        let forecasts = (1..=self.len_max).map(move |len| {
+        let forecast = |len: usize| {
             reached *= belief.accepts(len - 1);
             tokens += reached;
             let nodes = nodes * len as f64;
@@ -86,8 +86,8 @@ impl Controller {
                 .sum();
             let seconds = spoken * scored + (1.0 - spoken) * silent + drafted;
             Forecast { arm: Some(arm), len, tokens, seconds, load }
-        });
-        forecasts.collect::<Vec<_>>().into_iter()
+        };
+        (1..=self.len_max).map(forecast).collect()
     }
 
     /// What is believed of an arm. One that was never seen is believed to be as good as the best

@@ -76,7 +76,7 @@ fn head() -> String {
          the same requantised (aligned) and **pruned** of blocks. {PROMPTS} prompts of Spec-Bench, {ROUNDS} rounds each. In every\n\
          round all rules judge the same rows, {VERDICTS} times: *token* and *block* the first path; *specinfer*, *gbv* and *pooled*\n\
          independent paths; *rsd* and *traversal* paths with different first tokens, drawn without replacement, which they\n\
-         are made for. With one path gbv, traversal and pooled are block verification. Tokens per pass count the token\n\
+         are made for. *gbv* has our guard (it uses fewer paths where that promises more). With one path gbv, traversal and pooled are block verification. Tokens per pass count the token\n\
          after the accepted ones. Intervals: 95 %, resampling rounds; ratios are of the same rounds.\n\n\
          Machine: {}.\n",
         lab::machine()
@@ -261,6 +261,12 @@ fn draft(scheme: Scheme, width: usize, len: usize, paths: &Paths) -> Draft {
     tree.finish().expect("drawn by the scheme")
 }
 
+/// The target's rows for a draft.
+fn scored(draft: &Draft, rows: &HashMap<Path, Dist>) -> Vec<Dist> {
+    let nodes = std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, _, _)| node));
+    nodes.map(|node| rows[&draft.path_to(node)].clone()).collect()
+}
+
 fn judge(
     contender: &Contender,
     (width, len): (usize, usize),
@@ -269,8 +275,7 @@ fn judge(
     chance: &mut Random<Philox>,
 ) -> f64 {
     let draft = draft(contender.scheme, width, len, paths);
-    let nodes = std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, _, _)| node));
-    let target: Vec<Dist> = nodes.map(|node| rows[&draft.path_to(node)].clone()).collect();
+    let target = scored(&draft, rows);
     let block = Block::new(&draft, &target).expect("a row for each node");
     let verdict = |_| contender.rule.verify(&block, chance).expect("it is for such drafts");
     let tokens: usize = (0..VERDICTS).map(verdict).map(|verdict| verdict.accepted + 1).sum();
@@ -285,8 +290,7 @@ fn commit(
     chance: &mut Random<Philox>,
 ) {
     let draft = draft(Scheme::Paths, WIDTH, LENS[0], paths);
-    let nodes = std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, _, _)| node));
-    let target: Vec<Dist> = nodes.map(|node| rows[&draft.path_to(node)].clone()).collect();
+    let target = scored(&draft, rows);
     let block = Block::new(&draft, &target).expect("a row for each node");
     let verdict = PooledRule.verify(&block, chance).expect("it is for such drafts");
     committed.extend(draft.path_to(verdict.node));
