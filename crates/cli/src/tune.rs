@@ -259,6 +259,13 @@ struct Final {
     stats: Stats,
 }
 
+impl Final {
+    /// What both forecast and measurement promise: a measured gain that nothing explains is noise.
+    fn gain(&self) -> f64 {
+        self.measured.min(self.forecast)
+    }
+}
+
 /// Runs the finalists, and the controller with the most promising of them, beside plain decoding.
 fn finals(
     config: &TuneConfig,
@@ -343,11 +350,16 @@ fn finals_table(text: &mut String, candidates: &[Candidate], finals: &[Final]) {
     }
 }
 
+/// The setting to recommend, if any.
+fn best(finals: &[Final]) -> Option<&Final> {
+    let best = finals.iter().max_by(|one, other| one.gain().total_cmp(&other.gain()));
+    best.filter(|best| best.gain() >= WORTH)
+}
+
 /// What to do, with the exact flags.
 fn recommendation(config: &TuneConfig, candidates: &[Candidate], finals: &[Final]) -> String {
     let target = config.target.path.display();
-    let best = finals.iter().max_by(|one, other| one.measured.total_cmp(&other.measured));
-    let Some(best) = best.filter(|best| best.measured >= WORTH) else {
+    let Some(best) = best(finals) else {
         let gain = 100.0 * (WORTH - 1.0);
         return format!(
             "\nRecommendation: no drafts. Nothing that was tried is more than {gain:.0} % faster than \
@@ -368,4 +380,22 @@ fn recommendation(config: &TuneConfig, candidates: &[Candidate], finals: &[Final
         "\nRecommendation: {:.2} times plain decoding as measured\n  forerun chat -m {target}{flags}\n",
         best.measured
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tried(forecast: f64, measured: f64) -> Final {
+        let setting = Setting { drafter: 0, width: 1, len: 1 };
+        Final { setting, adaptive: false, forecast, measured, stats: Stats::default() }
+    }
+
+    #[test]
+    fn what_is_not_both_forecast_and_measured_to_be_faster_is_not_recommended() {
+        assert!(best(&[]).is_none());
+        assert!(best(&[tried(1.4, 0.97), tried(0.98, 1.16)]).is_none());
+        let finals = [tried(1.4, 1.3), tried(0.98, 1.5), tried(1.2, 1.4)];
+        assert_eq!(best(&finals).map(|best| best.measured), Some(1.3));
+    }
 }
