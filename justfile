@@ -53,7 +53,7 @@ bench *args:
     cargo bench -p forerun-verify --bench cost {{ args }}
 
 # All committed reports, made again; about three hours.
-reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths trees control
+reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths trees batches control
 
 # The cost of every rule: writes bench/verify/cost.md.
 cost:
@@ -103,6 +103,10 @@ paths:
 # A pass over a tree against a pass over one path of as many tokens: writes bench/decode/trees.md.
 trees:
     cargo run --release -p forerun-llama --features bare --example reports -- trees
+
+# Many texts in a pass, cells in one pool or of their own: writes bench/decode/batches.md.
+batches:
+    cargo run --release -p forerun-llama --features bare --example reports -- batches
 
 # The controller against plain decoding and fixed settings: writes bench/decode/control.md.
 control:

@@ -17,14 +17,17 @@ pub(crate) const SHORTS: &[(&str, &str)] = &[
     ("-ctv", "--cache-type-v"),
     ("-ctvd", "--cache-type-v-draft"),
     ("-fa", "--flash-attn"),
+    ("-kvu", "--kv-unified"),
     ("-md", "--model-draft"),
     ("-ngl", "--gpu-layers"),
     ("-ngld", "--gpu-layers-draft"),
+    ("-np", "--parallel"),
     ("-sys", "--system-prompt"),
     ("-sysf", "--system-prompt-file"),
     ("-tb", "--threads-batch"),
     ("-tbd", "--threads-batch-draft"),
     ("-td", "--threads-draft"),
+    ("-to", "--timeout"),
     ("-ub", "--ubatch-size"),
 ];
 
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn unknown_ones_are_refused_and_not_taken_apart() {
-        for flag in ["-hf", "-np", "-cnv", "-mg", "-st", "-hft"] {
+        for flag in ["-hf", "-sm", "-cnv", "-mg", "-st", "-hft"] {
             let error = rewritten(&format!("forerun chat {flag} 1")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::UnknownArgument);
             assert!(error.to_string().contains(&format!("'{flag}'")), "{error}");

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
-use forerun_decode::{ChatOptions, ChatTemplate, Message, Special, Token};
-use forerun_llama::Model;
+use forerun_decode::{ChatOptions, ChatTemplate, Message, Special};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
@@ -17,6 +16,7 @@ use crate::interrupt::{self, Interrupt};
 use crate::load::load;
 use crate::report::Report;
 use crate::stream::{Ending, Text, Writer};
+use crate::template::TemplateFlags;
 use crate::terminal::{Look, Screen};
 
 /// What is talked about, as given.
@@ -35,25 +35,10 @@ pub(crate) struct ChatFlags {
     /// File with what it is told [-sysf]
     #[arg(long, value_name = "FILE")]
     system_prompt_file: Option<PathBuf>,
-    /// Chat template: a name, or a Jinja source [default: the model's]
-    #[arg(long, env = "LLAMA_ARG_CHAT_TEMPLATE", value_name = "NAME|SOURCE")]
-    #[arg(conflicts_with = "chat_template_file")]
-    chat_template: Option<String>,
-    /// File with a chat template
-    #[arg(long, env = "LLAMA_ARG_CHAT_TEMPLATE_FILE", value_name = "FILE")]
-    chat_template_file: Option<PathBuf>,
+    #[command(flatten)]
+    template: TemplateFlags,
     #[command(flatten)]
     run: RunFlags,
-}
-
-/// Where the chat template comes from.
-enum TemplateSource {
-    /// The model's file.
-    Model,
-    /// The command line: a name or a source.
-    Said(String),
-    /// A file.
-    File(PathBuf),
 }
 
 impl ChatFlags {
@@ -72,16 +57,12 @@ impl ChatFlags {
             Some(path) => Some(read_text(path)?),
             None => self.system_prompt.map(|text| unescape(escape, text)),
         };
-        let source = match (self.chat_template, self.chat_template_file) {
-            (Some(said), _) => TemplateSource::Said(said),
-            (None, Some(path)) => TemplateSource::File(path),
-            (None, None) => TemplateSource::Model,
-        };
+        let source = self.template.source();
         let interrupt = Interrupt::install()?;
         let chat = || {
             let mut screen = Screen::new(&config.output);
             let loaded = load(&config, &interrupt, &mut screen)?;
-            let template = template(&source, &loaded.model)?;
+            let template = source.template(&loaded.model)?;
             let writer = Writer::new(loaded, &config, &interrupt);
             let mut chat = Chat::new(&config, writer, template, system, screen);
             match message {
@@ -91,31 +72,6 @@ impl ChatFlags {
         };
         interrupt.or_stopped(chat())
     }
-}
-
-/// Reads the template.
-fn template(source: &TemplateSource, model: &Model) -> anyhow::Result<ChatTemplate> {
-    let text_of = |key: &str| {
-        let token = model.metadata(key)?.parse().ok()?;
-        model.vocab().text(Token(token))
-    };
-    let start = text_of("tokenizer.ggml.bos_token_id");
-    let end = text_of("tokenizer.ggml.eos_token_id");
-    let (start, end) = (start.as_deref(), end.as_deref());
-    Ok(match source {
-        TemplateSource::Model => {
-            ChatTemplate::new(&model.chat_template().unwrap_or_default(), start, end)?
-        }
-        TemplateSource::File(path) => {
-            let source = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            ChatTemplate::new(&source, start, end)
-                .with_context(|| format!("chat template {}", path.display()))?
-        }
-        // No name has a brace, and no template does without.
-        TemplateSource::Said(text) if text.contains('{') => ChatTemplate::new(text, start, end)?,
-        TemplateSource::Said(name) => ChatTemplate::named(name, start, end)?,
-    })
 }
 
 /// A conversation so far.

@@ -12,16 +12,15 @@ mod rule;
 mod sampling;
 mod text;
 
-pub(crate) use draft::{DraftConfig, DraftModelConfig, DrafterConfig};
+pub(crate) use draft::{DraftConfig, DraftFlags, DraftModelConfig, DrafterConfig};
 pub(crate) use error::ConfigError;
-pub(crate) use model::{ContextLen, EngineFlags, ModelConfig};
+pub(crate) use model::{ContextLen, EngineFlags, ModelConfig, ModelFlags};
 pub(crate) use output::{ColorChoice, OutputConfig};
-pub(crate) use rule::RuleChoice;
 pub(crate) use sampling::{SamplingConfig, SamplingFlags};
 pub(crate) use text::{TextConfig, unescape};
 
 /// Whether this build can use a GPU.
-const GPU: bool = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
+pub(crate) const GPU: bool = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
 
 /// What all commands that make text have in common.
 #[derive(Debug, Clone, clap::Args)]
@@ -31,10 +30,10 @@ pub(crate) struct RunFlags {
     pub(crate) text: text::TextFlags,
     /// The target.
     #[command(flatten)]
-    pub(crate) model: model::ModelFlags,
+    pub(crate) model: ModelFlags,
     /// What drafts for it.
     #[command(flatten)]
-    pub(crate) draft: draft::DraftFlags,
+    pub(crate) draft: DraftFlags,
     /// How tokens are drawn.
     #[command(flatten)]
     pub(crate) sampling: SamplingFlags,
@@ -83,6 +82,7 @@ impl RunFlags {
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory, FromArgMatches};
+    use forerun_decode::RuleChoice;
     use forerun_llama::{CacheType, FlashAttention, GpuLayers, LoadMode};
     use forerun_verify::Scheme;
 
@@ -98,7 +98,9 @@ mod tests {
         let matches = matches.map_err(|error| error.to_string())?;
         match Cli::from_arg_matches(&matches).unwrap().command {
             Command::Generate(flags) => flags.run_flags().resolve().map_err(|e| e.to_string()),
-            Command::Chat(_) | Command::Tune(_) => unreachable!("the line says generate"),
+            Command::Chat(_) | Command::Serve(_) | Command::Tune(_) => {
+                unreachable!("the line says generate")
+            }
         }
     }
 
@@ -131,7 +133,10 @@ mod tests {
         assert_eq!(engine.threads.unwrap().get(), 3);
         assert_eq!(engine.threads_batch.unwrap().get(), 5);
         assert_eq!((engine.batch_len.get(), engine.pass_len.get()), (64, 32));
-        assert_eq!((engine.cache_keys, engine.cache_values), (CacheType::Q8_0, CacheType::Q4_0));
+        assert_eq!(
+            (engine.cache_keys, engine.cache_values),
+            (CacheType::Q8_0, Some(CacheType::Q4_0))
+        );
         assert_eq!(engine.flash_attention, FlashAttention::Auto);
         assert_eq!(
             (target.gpu_layers, target.load_mode),

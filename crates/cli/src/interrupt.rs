@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
+use signal_hook::SigId;
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
@@ -13,7 +14,10 @@ pub(crate) const EXIT_CODE: u8 = 130;
 
 /// Whether Ctrl-C was pressed. Engines look at the same flag inside a pass.
 #[derive(Debug, Clone)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct Interrupt {
+    pressed: Arc<AtomicBool>,
+    handlers: [SigId; 2],
+}
 
 impl Interrupt {
     /// Takes Ctrl-C over from the system.
@@ -22,24 +26,33 @@ impl Interrupt {
     /// Where the system does not let it.
     pub(crate) fn install() -> anyhow::Result<Self> {
         let pressed = Arc::new(AtomicBool::new(false));
-        let watch = || -> std::io::Result<()> {
+        let watch = || -> std::io::Result<[SigId; 2]> {
             // In this order: the first press must not find the flag it sets.
-            flag::register_conditional_shutdown(SIGINT, EXIT_CODE.into(), Arc::clone(&pressed))?;
-            flag::register(SIGINT, Arc::clone(&pressed))?;
-            Ok(())
+            let exit = EXIT_CODE.into();
+            Ok([
+                flag::register_conditional_shutdown(SIGINT, exit, Arc::clone(&pressed))?,
+                flag::register(SIGINT, Arc::clone(&pressed))?,
+            ])
         };
-        watch().context("cannot listen for Ctrl-C")?;
-        Ok(Self(pressed))
+        let handlers = watch().context("cannot listen for Ctrl-C")?;
+        Ok(Self { pressed, handlers })
+    }
+
+    /// Gives Ctrl-C back.
+    pub(crate) fn release(&self) {
+        for handler in self.handlers {
+            signal_hook::low_level::unregister(handler);
+        }
     }
 
     /// Whether it was pressed since it was last forgotten.
     pub(crate) fn is_pressed(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        self.pressed.load(Ordering::SeqCst)
     }
 
     /// Forgets it: the stop it asked for is over.
     pub(crate) fn forget(&self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.pressed.store(false, Ordering::SeqCst);
     }
 
     /// What a command came to, a failure after Ctrl-C being no failure: it was asked for.
@@ -52,6 +65,6 @@ impl Interrupt {
 
     /// The flag, for engines.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.pressed)
     }
 }

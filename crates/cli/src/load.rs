@@ -74,6 +74,38 @@ impl Loaded {
     }
 }
 
+/// What is loaded, and for how many texts at once.
+pub(crate) struct Wanted<'a> {
+    /// The target.
+    pub(crate) target: &'a ModelConfig,
+    /// How much context a text gets.
+    pub(crate) context: ContextLen,
+    /// What drafts for it.
+    pub(crate) draft: &'a DraftConfig,
+    /// How tokens are drawn.
+    pub(crate) sampling: &'a SamplingConfig,
+    /// Whether layers were to go to a GPU, which this build cannot use.
+    pub(crate) gpu_missing: bool,
+    /// Texts at once.
+    pub(crate) slots: NonZeroU32,
+    /// Whether texts come with predictions.
+    pub(crate) predictions: bool,
+}
+
+impl RunConfig {
+    fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            target: &self.target,
+            context: self.context,
+            draft: &self.draft,
+            sampling: &self.sampling,
+            gpu_missing: self.gpu_missing,
+            slots: NonZeroU32::MIN,
+            predictions: false,
+        }
+    }
+}
+
 /// Loads the target and makes the drafters.
 ///
 /// # Errors
@@ -84,53 +116,83 @@ pub(crate) fn load(
     screen: &mut Screen,
 ) -> anyhow::Result<Loaded> {
     forerun_llama::set_verbose(config.output.verbose);
-    if config.gpu_missing {
+    load_for(&config.wanted(), interrupt, screen)
+}
+
+/// The same, for any number of texts.
+pub(crate) fn load_for(
+    wanted: &Wanted<'_>,
+    interrupt: &Interrupt,
+    screen: &mut Screen,
+) -> anyhow::Result<Loaded> {
+    if wanted.gpu_missing {
         screen.warn("this build cannot use a GPU: the layers stay on the processor");
     }
-    let model = load_model("target", &config.target, interrupt)?;
-    let sampling = sampling(&config.sampling, &model)?;
-    let context_len = context_len(config.context, &model);
-    // A drafter's path each, and the further ones of the draft model.
-    let drafts = &config.draft;
-    let paths = drafts.drafters.len() + drafts.width.get() - 1;
+    let model = load_model("target", wanted.target, interrupt)?;
+    let sampling = sampling(wanted.sampling, &model)?;
+    let context_len = context_len(wanted.context, &model);
+    let drafts = wanted.draft;
     let options = EngineOptions {
         context_len,
-        paths: u32::try_from(paths).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN),
-        ..config.target.engine.clone()
+        paths: wanted.paths(),
+        slots: wanted.slots,
+        ..wanted.target.engine.clone()
     };
     let target = engine("target", &model, options, interrupt)?;
     let mut made = Made { drafters: Vec::new(), names: Vec::new() };
-    for drafter in &config.draft.drafters {
+    for drafter in &drafts.drafters {
         match drafter {
             DrafterConfig::Ngram => made.add(NgramDrafter::default(), String::new()),
             DrafterConfig::Suffix => made.add(SuffixDrafter::default(), String::new()),
             DrafterConfig::Predicted(path) => made.add(predicted(path, &model)?, file_name(path)),
             DrafterConfig::Model(draft) => {
-                let len = target.context_len();
-                let (drafter, about) = draft_model(draft, &model, len, interrupt, screen)?;
+                let room = Room { context_len: target.context_len(), slots: wanted.slots };
+                let (drafter, about) = draft_model(draft, &model, &room, interrupt, screen)?;
                 made.add(drafter, about);
             }
         }
     }
+    if wanted.predictions {
+        made.add(PredictedDrafter::default(), String::new());
+    }
+    // A memory that cannot forget what is rejected cannot be drafted for; without predictions that
+    // is refused below.
+    if wanted.predictions && drafts.drafters.is_empty() && !target.can_cut() {
+        made = Made { drafters: Vec::new(), names: Vec::new() };
+    }
     let mut decoder = Decoder::new(Box::new(target), made.drafters)?;
-    let controller = if drafts.adaptive && !drafts.drafters.is_empty() {
+    let controller = if drafts.adaptive && !decoder.drafters().is_empty() {
         let costs = decoder.measure(MEASURE).context("measuring what passes cost")?;
-        Some(Controller::new(costs, arms(drafts), drafts.len.get()))
+        Some(Controller::new(costs, arms(drafts, wanted.predictions), drafts.len.get()))
     } else {
         None
     };
     Ok(Loaded { decoder, model, sampling, drafters: made.names, controller })
 }
 
-/// What the controller chooses among: each drafter alone and all together, the draft model with
-/// as many paths as it may draw.
-fn arms(drafts: &DraftConfig) -> Vec<Arm> {
-    let all: Vec<usize> = (0..drafts.drafters.len()).collect();
-    let mut sets: Vec<Vec<usize>> = all.iter().map(|drafter| vec![*drafter]).collect();
-    if all.len() > 1 {
-        sets.push(all);
+impl Wanted<'_> {
+    /// Paths of a text: one of each drafter, and the further ones of the draft model. Predictions
+    /// get one where there is a pool of cells anyway; else they take turns with the drafter.
+    fn paths(&self) -> NonZeroU32 {
+        let drafts = self.draft;
+        let own = (drafts.drafters.len() + drafts.width.get() - 1).max(1);
+        let pool = own > 1 || self.target.engine.unified == Some(true);
+        let paths = own + usize::from(self.predictions && pool && !drafts.drafters.is_empty());
+        u32::try_from(paths).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN)
     }
-    let is_model = |drafter: &usize| matches!(drafts.drafters[*drafter], DrafterConfig::Model(_));
+}
+
+/// What the controller chooses among: each drafter alone and all together, with and without the
+/// prediction, the draft model with as many paths as it may draw.
+fn arms(drafts: &DraftConfig, predictions: bool) -> Vec<Arm> {
+    let count = drafts.drafters.len();
+    let own: Vec<usize> = (0..count).collect();
+    let all: Vec<usize> = (0..count + usize::from(predictions)).collect();
+    let mut sets: Vec<Vec<usize>> = all.iter().map(|drafter| vec![*drafter]).collect();
+    sets.extend([own, all].into_iter().filter(|set| set.len() > 1));
+    sets.dedup();
+    let is_model =
+        |drafter: &usize| matches!(drafts.drafters.get(*drafter), Some(DrafterConfig::Model(_)));
     let mut arms = Vec::new();
     for drafters in sets {
         let width_max = if drafters.iter().any(is_model) { drafts.width.get() } else { 1 };
@@ -226,10 +288,18 @@ fn predicted(path: &Path, model: &Model) -> anyhow::Result<PredictedDrafter> {
     Ok(drafter)
 }
 
+/// What a draft model's cache must hold.
+pub(crate) struct Room {
+    /// Tokens of a text.
+    pub(crate) context_len: usize,
+    /// Texts at once.
+    pub(crate) slots: NonZeroU32,
+}
+
 pub(crate) fn draft_model(
     config: &DraftModelConfig,
     target: &Model,
-    context_len: usize,
+    room: &Room,
     interrupt: &Interrupt,
     screen: &mut Screen,
 ) -> anyhow::Result<(ModelDrafter, String)> {
@@ -248,8 +318,12 @@ pub(crate) fn draft_model(
     }
     // A model must not be run beyond what it was trained with; where a text gets longer, drafting
     // ends with a warning.
-    let len = u32::try_from(context_len.min(model.context_len())).ok().and_then(NonZeroU32::new);
-    let options = EngineOptions { context_len: len, ..config.model.engine.clone() };
+    let len = room.context_len.min(model.context_len());
+    let options = EngineOptions {
+        context_len: u32::try_from(len).ok().and_then(NonZeroU32::new),
+        slots: room.slots,
+        ..config.model.engine.clone()
+    };
     let engine = engine("draft model", &model, options, interrupt)?;
     let drafter = ModelDrafter::new(Box::new(engine))
         .translated(map, Arc::new(target_vocab.clone()), Arc::new(draft_vocab.clone()))

@@ -5,12 +5,15 @@
 
 mod args;
 mod chat;
+mod config;
 mod flags;
 mod generate;
 mod interrupt;
 mod load;
 mod report;
+mod serve;
 mod stream;
+mod template;
 mod terminal;
 mod tune;
 
@@ -34,27 +37,36 @@ enum Command {
     Generate(Box<generate::GenerateFlags>),
     /// Talk with the model
     Chat(Box<chat::ChatFlags>),
+    /// Serve a model over HTTP, by OpenAI's API
+    Serve(Box<serve::ServeFlags>),
     /// Find out which drafter, how many paths and which length pay here
     Tune(Box<tune::TuneFlags>),
 }
 
 fn main() -> ExitCode {
     let cli = match parse() {
-        Ok(cli) => cli,
-        Err(error) => error.exit(),
+        Ok(Ok(cli)) => cli,
+        Ok(Err(usage)) => usage.exit(),
+        Err(error) => return failed(&error),
     };
     let result = match cli.command {
         Command::Generate(flags) => flags.run(),
         Command::Chat(flags) => flags.run(),
+        Command::Serve(flags) => flags.run(),
         Command::Tune(flags) => flags.run(),
     };
     result.unwrap_or_else(|error| failed(&error))
 }
 
-fn parse() -> Result<Cli, clap::Error> {
+/// Reads the command line, and the file it names.
+fn parse() -> anyhow::Result<Result<Cli, clap::Error>> {
     let mut command = Cli::command();
-    let argv = args::written_out(std::env::args_os(), &mut command)?;
-    Cli::from_arg_matches(&command.try_get_matches_from(argv)?)
+    let argv = match args::written_out(std::env::args_os(), &mut command) {
+        Ok(argv) => config::expanded(argv, &command)?,
+        Err(usage) => return Ok(Err(usage)),
+    };
+    let matches = command.try_get_matches_from(argv);
+    Ok(matches.and_then(|matches| Cli::from_arg_matches(&matches)))
 }
 
 /// Says what went wrong, unless nobody is left to read the text.

@@ -99,7 +99,10 @@ impl<'a> Writer<'a> {
         let stops = &self.config.text.stops;
         let mut generation = Generation::new(sequence, self.loaded.tokenizer(), stops, seed);
         if let Some(controller) = &self.loaded.controller {
-            generation = generation.paced(controller.pace(&self.drafters));
+            generation = generation
+                .paced(controller.pace(|arm| {
+                    arm.drafters.iter().all(|drafter| self.drafters.contains(drafter))
+                }));
         }
         let mut text = String::new();
         let result = self.rounds(&mut generation, &mut text, screen);

@@ -133,8 +133,8 @@ fn tune(config: &TuneConfig, interrupt: &Interrupt) -> anyhow::Result<ExitCode> 
         let engine = EngineOptions { paths, ..config.target.engine.clone() };
         let own = ModelConfig { path: path.clone(), engine, ..config.target.clone() };
         let draft = DraftModelConfig { model: own, confidence_min: 0.0 };
-        let len = target.context_len();
-        let (drafter, _) = load::draft_model(&draft, &model, len, interrupt, &mut screen)?;
+        let room = load::Room { context_len: target.context_len(), slots: NonZeroU32::MIN };
+        let (drafter, _) = load::draft_model(&draft, &model, &room, interrupt, &mut screen)?;
         drafters.push(Box::new(drafter));
         let flags = format!("--spec-draft-model {}", path.display());
         candidates.push(Candidate { name: file_name(path), flags, is_model: true });

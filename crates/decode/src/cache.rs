@@ -39,6 +39,16 @@ impl Cached {
         Reuse { keep: Keep::To(node), len }
     }
 
+    /// How many tokens of the trunk `tokens` begins with.
+    pub(crate) fn shared(&self, tokens: &[Token]) -> usize {
+        self.trunk.iter().zip(tokens).take_while(|(a, b)| a == b).count()
+    }
+
+    /// Notes that the first `len` tokens of another slot's trunk were copied here.
+    pub(crate) fn copied(&mut self, from: &Self, len: usize) {
+        self.extended(0, &from.trunk[..len], &[]);
+    }
+
     /// Tokens of the trunk.
     pub(crate) fn trunk_len(&self) -> usize {
         self.trunk.len()

@@ -27,12 +27,13 @@ const TRIAL_SHARE: f64 = 0.01;
 
 /// Trials that may be saved up, in tokens of plain decoding; and what there is to begin with.
 const SAVED_MAX: f64 = 6.0;
-const SAVED_FIRST: f64 = 2.5;
+const SAVED_FIRST: f64 = 6.0;
 
 /// A trial need not be longer to show whether it is of use, and costs less.
 const TRIAL_LEN: usize = 2;
 
-/// A drafter that is tried and is far behind reads so many tokens.
+/// A drafter that is tried again and is far behind reads so many tokens: it drafts worse for it, but
+/// shows whether things have changed. The first time it reads all, as nothing is known of it.
 const GLANCE: usize = 32;
 
 /// Tokens over which taking up a drafter has to pay for what it must read first.
@@ -114,6 +115,8 @@ pub struct Controller {
 /// What the controller knows of one text.
 #[derive(Debug, Clone)]
 pub struct Pace {
+    /// The arms it may not use.
+    barred: Vec<bool>,
     /// What this text saw of each arm.
     own: Vec<Record>,
     /// The arm and length in use.
@@ -133,15 +136,15 @@ impl Controller {
         Self { costs, arms, len_max, shared, saved }
     }
 
-    /// For a text that begins and may use these drafters.
-    pub fn pace(&self, drafters: &[usize]) -> Pace {
-        let named = self.arms.iter().flat_map(|arm| &arm.drafters).copied();
+    /// For a text that begins and may use these of the arms.
+    pub fn pace(&self, may: impl Fn(&Arm) -> bool) -> Pace {
         Pace {
+            barred: self.arms.iter().map(|arm| !may(arm)).collect(),
             own: vec![Record::default(); self.arms.len()],
             current: None,
             choice: Choice::default(),
             token_seconds: self.costs.target.seconds(1, 1),
-            shunned: named.filter(|drafter| !drafters.contains(drafter)).collect(),
+            shunned: Vec::new(),
         }
     }
 
@@ -185,15 +188,16 @@ impl Controller {
         pace.current = Some((current.arm, current.len));
         pace.token_seconds = current.seconds / current.tokens;
         let chosen = self.trial(pace, behind, load, current);
-        let (forecast, trial) = chosen.map_or((current, false), |trial| (trial, true));
-        let most = if trial { GLANCE } else { usize::MAX };
+        let trial = chosen.is_some();
+        let (forecast, glance) = chosen.unwrap_or((current, None));
+        let most = glance.unwrap_or(usize::MAX);
         let read = forecast.arm.map_or(0.0, |arm| self.reading(arm, behind, most));
-        let Forecast { arm, len, tokens, seconds, .. } = forecast;
+        let Forecast { arm, len, tokens, seconds } = forecast;
         let (seconds, plain_seconds) = (seconds + read, plain.seconds);
         pace.choice = Choice { arm, len, trial, tokens, seconds, plain_seconds };
         let plan = &mut sequence.plan;
         plan.draft_len = forecast.len;
-        plan.glance = trial.then_some(GLANCE);
+        plan.glance = glance;
         match forecast.arm {
             None => plan.drafters.clear(),
             Some(arm) => {
@@ -204,16 +208,23 @@ impl Controller {
         pace.choice
     }
 
-    /// Learns from a round that is over and took so many seconds, all told.
-    pub fn learn(&mut self, pace: &mut Pace, commit: &Commit, passes: &Passes, seconds: f64) {
+    /// Learns what the passes of a round took.
+    pub fn observe(&mut self, passes: &Passes) {
         self.costs.observe(passes);
+    }
+
+    /// Learns what a round that is over did for a text. It took so many seconds, all told, and had
+    /// this load besides.
+    pub fn learn(&mut self, pace: &mut Pace, commit: &Commit, seconds: f64, load: Load) {
         pace.shunned.extend(commit.dropped.iter().map(|drop| drop.drafter));
         if commit.committed == 0 {
             return;
         }
         let Choice { arm, len, trial, .. } = pace.choice;
-        let lost = seconds - commit.committed as f64 * pace.token_seconds;
-        self.saved += if trial { -lost } else { TRIAL_SHARE * seconds };
+        // A trial holds up all texts of a round, and gains for one of them.
+        let texts = (1 + load.sequences) as f64;
+        let gained = pace.token_seconds * (1.0 + (commit.committed - 1) as f64 / texts);
+        self.saved += if trial { gained - seconds } else { TRIAL_SHARE * seconds / texts };
         self.saved = self.saved.min(SAVED_MAX * self.costs.target.seconds(1, 1));
         let tokens = commit.committed as f64;
         for record in pace.own.iter_mut().chain(&mut self.shared) {
@@ -228,31 +239,37 @@ impl Controller {
 
     fn plain(&self, load: Load) -> Forecast {
         let seconds = load.seconds(&self.costs.target, 0.0);
-        Forecast { arm: None, len: 0, tokens: 1.0, seconds, load }
+        Forecast { arm: None, len: 0, tokens: 1.0, seconds }
     }
 
-    /// What is worth trying now, where there is something and it can be afforded.
+    /// What is worth trying now, where there is something and it can be afforded; and how much of
+    /// the text is read for it, where not all.
     fn trial(
         &self,
         pace: &Pace,
         behind: &[usize],
         load: Load,
         current: Forecast,
-    ) -> Option<Forecast> {
+    ) -> Option<(Forecast, Option<usize>)> {
         let arms = self.alive(pace).filter(|arm| Some(*arm) != current.arm);
         let hopes = arms.flat_map(|arm| self.forecasts(arm, pace, load, record::Mood::Hopeful));
         let hopes = hopes.filter(|hope| hope.len <= current.len.max(TRIAL_LEN));
         let hope = hopes.max_by(|one, other| one.rate().total_cmp(&other.rate()))?;
-        let read = hope.arm.map_or(0.0, |arm| self.reading(arm, behind, GLANCE));
+        let arm = hope.arm?;
         // At worst all of it is rejected.
-        let lost = read + hope.seconds - current.seconds / current.tokens;
-        (hope.rate() > current.rate() && lost <= self.saved).then_some(hope)
+        let lost = |most| {
+            self.reading(arm, behind, most) + hope.seconds - current.seconds / current.tokens
+        };
+        let all = !self.shared[arm].is_known() && lost(usize::MAX) <= self.saved;
+        let glance = (!all).then_some(GLANCE);
+        let worth = hope.rate() > current.rate() && (all || lost(GLANCE) <= self.saved);
+        worth.then_some((hope, glance))
     }
 
-    /// The arms whose drafters have not failed.
+    /// The arms it may use and whose drafters have not failed.
     fn alive<'a>(&'a self, pace: &'a Pace) -> impl Iterator<Item = usize> + 'a {
         let well = |arm: &Arm| !arm.drafters.iter().any(|drafter| pace.shunned.contains(drafter));
-        (0..self.arms.len()).filter(move |arm| well(&self.arms[*arm]))
+        (0..self.arms.len()).filter(move |arm| !pace.barred[*arm] && well(&self.arms[*arm]))
     }
 
     /// Seconds the arm's drafters read before they can draft.

@@ -118,6 +118,25 @@ impl CostCurve {
         }
     }
 
+    /// Most tokens of a pass that takes no longer than this; one at least.
+    ///
+    /// ```
+    /// use forerun_decode::CostCurve;
+    /// let curve = CostCurve::new([(1, 0.010), (2, 0.014), (4, 0.016)]);
+    /// assert_eq!(curve.tokens_within(0.015), 3);
+    /// assert_eq!(curve.tokens_within(0.001), 1);
+    /// ```
+    pub fn tokens_within(&self, seconds: f64) -> usize {
+        // A few thousand tokens are more than any pass has.
+        let longer = |tokens: &usize| self.between(*tokens as f64) <= seconds;
+        let (mut low, mut high) = (1usize, 4096);
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if longer(&middle) { low = middle } else { high = middle - 1 }
+        }
+        low
+    }
+
     /// Takes a pass into account.
     pub fn observe(&mut self, pass: &Pass) {
         let expected = self.seconds(pass.tokens, pass.sequences);

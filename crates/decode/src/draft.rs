@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use forerun_verify::{Chance, Dist, DraftBuilder, Noise, Token};
 
+use crate::constraint::Constraint;
 use crate::cost::{CostCurve, Pass};
 use crate::engine::{EngineError, Slot};
 use crate::sampling::Sampling;
@@ -37,6 +38,8 @@ pub struct Ask<'a> {
     pub prompt_len: usize,
     /// How the target's tokens are drawn; a drafter that has rows shapes them alike.
     pub sampling: &'a Sampling,
+    /// What the text is held to, for rows and fixed paths alike.
+    pub constraint: Option<&'a mut dyn Constraint>,
     /// Most tokens of a path; at least one.
     pub len_max: usize,
     /// Paths a drafter with a model draws, by the scheme of `tree`.
@@ -47,6 +50,8 @@ pub struct Ask<'a> {
     pub draw: Draw<'a>,
     /// The draft so far.
     pub tree: DraftBuilder,
+    /// The fixed paths in it, as they were added.
+    pub guesses: Vec<Vec<Token>>,
     /// Why this sequence alone could not be drafted for; it goes on without the drafter.
     pub failure: Option<DraftFailure>,
 }
@@ -133,4 +138,12 @@ pub trait Drafter: Send {
 
     /// Tells the output of a text that ended, for drafters that learn.
     fn ended(&mut self, _output: &[Token]) {}
+
+    /// Tells what the output of the text in a slot is expected to be, for drafters that draft from
+    /// it; nothing is expected where there are no tokens.
+    fn predict(&mut self, _slot: Slot, _tokens: &[Token]) {}
+
+    /// Tells that the first `len` tokens of slot `from` are also those of the text that begins in
+    /// `to`, for drafters with caches.
+    fn copy(&mut self, _from: Slot, _to: Slot, _len: usize) {}
 }

@@ -170,6 +170,12 @@ pub trait Engine: Send {
     /// # Errors
     /// [`EngineError::caches`] says what is left of the caches.
     fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError>;
+
+    /// Makes slot `to` hold the first `len` tokens of the trunk of `from`, and nothing else, without
+    /// running them again. Gives whether it did; where not, nothing has changed.
+    fn copy(&mut self, _from: Slot, _to: Slot, _len: usize) -> bool {
+        false
+    }
 }
 
 /// What is left of the caches after an error.

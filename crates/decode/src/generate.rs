@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use forerun_verify::{Philox, Random, Token};
 
-use crate::control::{Controller, Load, Pace};
+use crate::control::{Choice, Controller, Load, Pace};
+use crate::logprob::TokenLogprob;
 use crate::round::{Commit, DecodeError, Decoder, Dropped, Times, Turn};
 use crate::sequence::Sequence;
 use crate::stats::Stats;
@@ -41,7 +42,7 @@ pub enum Finish {
 
 /// A token and the text it releases, which may be none while a character or a stop string is
 /// incomplete, or more than its own where one was.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Piece {
     /// The token.
     pub token: Token,
@@ -49,6 +50,8 @@ pub struct Piece {
     pub text: String,
     /// Where the token comes from.
     pub origin: Origin,
+    /// How likely the model held it to be, where that is wanted.
+    pub logprob: Option<TokenLogprob>,
 }
 
 /// What one round added to a text.
@@ -73,6 +76,7 @@ pub struct Generation {
     finish: Option<Finish>,
     last: Instant,
     pace: Option<Pace>,
+    choice: Option<Choice>,
 }
 
 impl Generation {
@@ -93,6 +97,7 @@ impl Generation {
             finish: None,
             last: Instant::now(),
             pace: None,
+            choice: None,
         }
     }
 
@@ -120,22 +125,45 @@ impl Generation {
         if self.finish.is_some() {
             return Ok(None);
         }
-        let drafters = decoder.drafters();
-        let all: Vec<usize> = (0..drafters.len()).collect();
-        let pace = self.pace.get_or_insert_with(|| controller.pace(&all));
-        let (slot, tokens) = (self.sequence.slot(), self.sequence.tokens());
-        let behind: Vec<usize> =
-            drafters.iter().map(|drafter| drafter.behind(slot, tokens)).collect();
-        let first = self.sequence.output().is_empty();
-        let choice = controller.choose(pace, &mut self.sequence, &behind, Load::default());
+        let load = Load::default();
+        self.choose(decoder, controller, load);
         let started = Instant::now();
         let mut round = decoder.round(&mut [self.turn()])?;
         let commit = round.commits.pop().expect("one turn, one commit");
-        if let (Some(pace), false) = (&mut self.pace, first) {
-            controller.learn(pace, &commit, &round.passes, started.elapsed().as_secs_f64());
+        controller.observe(&round.passes);
+        self.learn(controller, &commit, started.elapsed().as_secs_f64(), load);
+        Ok(Some(self.committed(commit, round.times, decoder.target().context_len())))
+    }
+
+    /// Reads at most so many tokens of its prompt in the next round.
+    pub fn read_at_most(&mut self, tokens: usize) {
+        self.sequence.read_max = tokens;
+    }
+
+    /// Has the controller choose what this text drafts in the next round.
+    pub fn choose(&mut self, decoder: &mut Decoder, controller: &mut Controller, load: Load) {
+        let pace = self.pace.get_or_insert_with(|| controller.pace(|_| true));
+        let (slot, tokens) = (self.sequence.slot(), self.sequence.tokens());
+        let behind = decoder.drafters().iter().map(|drafter| drafter.behind(slot, tokens));
+        let behind: Vec<usize> = behind.collect();
+        self.choice = Some(controller.choose(pace, &mut self.sequence, &behind, load));
+    }
+
+    /// Has the controller learn from the round it chose for, before that is taken over.
+    pub fn learn(
+        &mut self,
+        controller: &mut Controller,
+        commit: &Commit,
+        seconds: f64,
+        load: Load,
+    ) {
+        // In the round of the first token nothing is drafted, whatever was chosen.
+        let first = self.stats.output_len == 0;
+        let choice = self.choice.take().filter(|_| !first);
+        if let (Some(pace), Some(choice)) = (&mut self.pace, choice) {
+            controller.learn(pace, commit, seconds, load);
             self.stats.chose(&choice);
         }
-        Ok(Some(self.committed(commit, round.times, decoder.target().context_len())))
     }
 
     /// Runs a round for this text alone; `None` once it has ended.
@@ -153,7 +181,8 @@ impl Generation {
 
     /// Takes over what a round committed: ends the text where it must, and drops what was
     /// committed after that.
-    pub fn committed(&mut self, commit: Commit, times: Times, context_len: usize) -> Chunk {
+    pub fn committed(&mut self, mut commit: Commit, times: Times, context_len: usize) -> Chunk {
+        let mut logprobs = std::mem::take(&mut commit.logprobs).into_iter();
         let mut chunk = Chunk::default();
         let first = self.sequence.tokens().len() - commit.committed;
         for index in 0..commit.committed {
@@ -164,6 +193,9 @@ impl Generation {
             };
             let token = self.sequence.tokens()[first + index];
             self.finish = self.read(token, origin, &mut chunk.pieces);
+            if let (Some(piece), Some(logprob)) = (chunk.pieces.last_mut(), logprobs.next()) {
+                piece.logprob = Some(logprob);
+            }
             let len = first + index + 1;
             if self.finish.is_none()
                 && len - self.sequence.prompt_len() >= self.sequence.output_len_max()
@@ -198,7 +230,7 @@ impl Generation {
         }
         self.detokenizer.push(&bytes, &mut raw);
         let stopped = self.stops.push(&raw, &mut text).is_some();
-        pieces.push(Piece { token, text, origin });
+        pieces.push(Piece { token, text, origin, logprob: None });
         match (end, stopped) {
             (true, _) => Some(Finish::End),
             (_, true) => Some(Finish::Stop),

@@ -39,11 +39,14 @@
 
 mod cache;
 mod chat;
+mod constraint;
 mod control;
 mod cost;
 mod draft;
 mod engine;
 mod generate;
+mod judge;
+mod logprob;
 mod round;
 mod sampling;
 mod sequence;
@@ -55,6 +58,7 @@ mod toy;
 mod vocab_map;
 
 pub use chat::{ChatError, ChatOptions, ChatTemplate, Fields, Message};
+pub use constraint::{Constraint, ConstraintError};
 pub use control::{Arm, Choice, Controller, Costs, Load, Pace};
 pub use cost::{CostCurve, Pass};
 pub use draft::{Ask, DraftFailure, Drafter, Draw};
@@ -63,7 +67,9 @@ pub use draft::{SuffixConfig, SuffixDrafter};
 pub use engine::{Branch, Caches, Engine, EngineError, Keep, Output, Rows, Slot, Step};
 pub use forerun_verify::Token;
 pub use generate::{Chunk, Finish, Generation, Origin, Piece};
-pub use round::{Commit, DecodeError, Decoder, Dropped, Passes, Round, Times, Turn};
+pub use judge::{Drafts, PathsChoice, RuleChoice, RuleMismatch, UnknownRule};
+pub use logprob::TokenLogprob;
+pub use round::{Commit, DecodeError, Decoder, Dropped, Guess, Passes, Round, Times, Turn};
 pub use sampling::{Sampling, SamplingError};
 pub use sequence::{Plan, Sequence, Verification};
 pub use stats::{Position, Stats};

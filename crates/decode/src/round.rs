@@ -7,17 +7,16 @@
 
 use std::time::{Duration, Instant};
 
-use forerun_verify::{Block, Chance, Draft, DraftError, Node, Refusal, RowError, Verdict};
+use forerun_verify::{Block, Chance, Draft, DraftError, Node, Refusal, RowError, Token, Verdict};
 
 use crate::cache::Reuse;
+use crate::constraint::{Constraint, ConstraintError};
 use crate::control::Costs;
 use crate::cost::{CostCurve, Pass};
 use crate::draft::{Ask, DraftFailure, Drafter, Draw};
 use crate::engine::{Branch, Engine, EngineError, Output, Rows, Step};
+use crate::logprob::TokenLogprob;
 use crate::sequence::{Sequence, Verification};
-
-/// Most tokens of one sequence read in a pass, so that a long prompt can be interrupted.
-const CHUNK_LEN: usize = 512;
 
 /// A sequence's part in a round, and what its random choices are drawn from.
 pub struct Turn<'a> {
@@ -46,6 +45,21 @@ pub struct Commit {
     pub corrected: bool,
     /// Drafters that failed; this sequence goes on without them.
     pub dropped: Vec<Dropped>,
+    /// The fixed paths that were drafted.
+    pub guesses: Vec<Guess>,
+    /// For each committed token, where the sequence wants them.
+    pub logprobs: Vec<TokenLogprob>,
+}
+
+/// A fixed path that was drafted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Guess {
+    /// Who guessed, by index.
+    pub drafter: usize,
+    /// How many tokens.
+    pub drafted: usize,
+    /// How many of them were committed.
+    pub accepted: usize,
 }
 
 /// A drafter that failed a sequence and is no longer in its plan.
@@ -127,6 +141,9 @@ pub enum DecodeError {
     /// The target's pass failed.
     #[error("target: {0}")]
     Engine(#[from] EngineError),
+    /// The text cannot be held to its form.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
     /// The target gave a row that is no law.
     #[error("target: {0}")]
     Row(#[from] RowError),
@@ -151,8 +168,16 @@ struct Share {
     /// End of the trunk after the pass.
     end: usize,
     draft: Draft,
+    /// The fixed paths in it, by drafter.
+    guesses: Vec<(usize, Vec<Token>)>,
     tree: Vec<Branch>,
     rows: Rows,
+}
+
+/// What was drafted for a sequence.
+struct Drafted {
+    tree: Draft,
+    guesses: Vec<(usize, Vec<Token>)>,
 }
 
 impl Decoder {
@@ -211,8 +236,9 @@ impl Decoder {
         }
         for (index, (turn, share)) in turns.iter_mut().zip(&shares).enumerate() {
             commits[index].read = share.end - share.reuse.len;
-            if let Some(verdict) = verdicts[index] {
-                commit(turn.sequence, &share.draft, verdict, &mut commits[index]);
+            if let Some((verdict, logprobs)) = verdicts[index].take() {
+                commits[index].logprobs = logprobs;
+                commit(turn.sequence, share, verdict, &mut commits[index]);
             }
         }
         let times = Times {
@@ -240,56 +266,84 @@ impl Decoder {
         Ok(Costs { target, drafters })
     }
 
+    /// Gives a sequence the beginning it shares with another, in the caches of target and drafters,
+    /// where that is more than it has and the engine can. Gives whether it did.
+    pub fn share(&mut self, from: &Sequence, to: &mut Sequence) -> bool {
+        let len = from.cached.shared(&to.tokens);
+        let worth = from.slot() != to.slot() && len > to.cached.shared(&to.tokens);
+        if !worth || !self.target.copy(from.slot(), to.slot(), len) {
+            return false;
+        }
+        to.cached.copied(&from.cached, len);
+        for drafter in &mut self.drafters {
+            drafter.copy(from.slot(), to.slot(), len);
+        }
+        true
+    }
+
     /// Lets every drafter propose for the sequences that name it.
     fn draft(
         &mut self,
         turns: &mut [Turn<'_>],
         commits: &mut [Commit],
-    ) -> Result<Vec<Draft>, DecodeError> {
+    ) -> Result<Vec<Drafted>, DecodeError> {
         let (vocab_len, context_len) = (self.target.vocab_len(), self.target.context_len());
         let mut asks: Vec<Option<Ask<'_>>> = Vec::with_capacity(turns.len());
         let mut wishes: Vec<Vec<usize>> = Vec::with_capacity(turns.len());
         for turn in &mut *turns {
-            let sequence = &*turn.sequence;
-            let len = sequence.tokens.len();
+            let len_max = draft_len_max(turn.sequence, context_len);
+            let slot = turn.sequence.slot();
+            let prompt_len = turn.sequence.prompt_len();
+            let Sequence { tokens, sampling, constraint, plan, .. } = &mut *turn.sequence;
+            let len = tokens.len();
             if len == 0 {
                 return Err(DecodeError::EmptyPrompt);
             }
             if len > context_len {
                 return Err(DecodeError::ContextFull { len, context_len });
             }
-            let len_max = draft_len_max(sequence, context_len);
             commits[asks.len()].asked = len_max;
-            wishes.push(sequence.plan.drafters.clone());
+            wishes.push(plan.drafters.clone());
             asks.push((len_max > 0).then(|| Ask {
-                slot: sequence.slot(),
-                tokens: &sequence.tokens,
-                prompt_len: sequence.prompt_len(),
-                sampling: &sequence.sampling,
+                slot,
+                tokens,
+                prompt_len,
+                sampling,
+                constraint: constraint.as_mut().map(|it| &mut **it as &mut dyn Constraint),
                 len_max,
-                width: sequence.plan.width,
-                glance: sequence.plan.glance,
-                draw: match &sequence.plan.verification {
+                width: plan.width,
+                glance: plan.glance,
+                draw: match &plan.verification {
                     Verification::Rule(_) => Draw::Chance(&mut *turn.chance),
                     Verification::Coupled(noise) => Draw::Noise(*noise),
                 },
-                tree: Draft::start(sequence.plan.scheme, vocab_len),
+                tree: Draft::start(plan.scheme, vocab_len),
+                guesses: Vec::new(),
                 failure: None,
             }));
         }
+        let mut guesses: Vec<Vec<(usize, Vec<Token>)>> = vec![Vec::new(); asks.len()];
         for (index, drafter) in self.drafters.iter_mut().enumerate() {
             ask(index, &mut **drafter, &mut asks, &wishes, commits);
+            for (ask, guesses) in asks.iter_mut().zip(&mut guesses) {
+                let made = ask.iter_mut().flat_map(|ask| ask.guesses.drain(..));
+                guesses.extend(made.map(|path| (index, path)));
+            }
         }
-        let finish = |ask: Option<Ask<'_>>| match ask {
-            Some(ask) => ask.tree.finish(),
-            None => Ok(Draft::empty(vocab_len)),
+        let finish = |(ask, guesses): (Option<Ask<'_>>, _)| {
+            let tree = match ask {
+                Some(ask) => ask.tree.finish()?,
+                None => Draft::empty(vocab_len),
+            };
+            Ok(Drafted { tree, guesses })
         };
-        let drafts: Vec<Draft> = asks.into_iter().map(finish).collect::<Result<_, _>>()?;
+        let drafts = asks.into_iter().zip(guesses).map(finish);
+        let drafts: Vec<Drafted> = drafts.collect::<Result<_, DraftError>>()?;
         for ((turn, commit), draft) in turns.iter_mut().zip(&*commits).zip(&drafts) {
             let plan = &mut turn.sequence.plan;
             let failed = |drafter| commit.dropped.iter().any(|drop| drop.drafter == drafter);
             plan.drafters.retain(|drafter| !failed(*drafter));
-            plan.verification.admits(draft)?;
+            plan.verification.admits(&draft.tree)?;
         }
         Ok(drafts)
     }
@@ -298,7 +352,7 @@ impl Decoder {
     fn score(
         &mut self,
         turns: &mut [Turn<'_>],
-        drafts: Vec<Draft>,
+        drafts: Vec<Drafted>,
     ) -> Result<Vec<Share>, DecodeError> {
         let shares: Vec<Share> =
             turns.iter().zip(drafts).map(|(turn, draft)| share(turn.sequence, draft)).collect();
@@ -331,7 +385,7 @@ fn draft_len_max(sequence: &Sequence, context_len: usize) -> usize {
         return 0;
     }
     let paths = sequence.plan.drafters.len() * sequence.plan.width;
-    let room = (context_len - sequence.tokens.len()) / paths.max(1);
+    let room = context_len.saturating_sub(sequence.tokens.len()) / paths.max(1);
     sequence.plan.draft_len.min(sequence.wanted().saturating_sub(1)).min(room)
 }
 
@@ -360,39 +414,79 @@ fn ask<'a>(
     }
 }
 
-fn share(sequence: &Sequence, draft: Draft) -> Share {
+fn share(sequence: &Sequence, drafted: Drafted) -> Share {
+    let Drafted { tree: draft, guesses } = drafted;
     let len = sequence.tokens.len();
     let reuse = sequence.cached.reuse(&sequence.tokens);
-    let end = len.min(reuse.len + CHUNK_LEN);
+    let end = len.min(reuse.len + sequence.read_max.max(1));
     // Read again after the caches were lost: the draft would stand on half a text.
     let (rows, draft) =
         if end == len { (Rows::All, draft) } else { (Rows::None, Draft::empty(draft.vocab_len())) };
     let branch = |(_, token, parent): (Node, _, Node)| Branch { parent: parent.index(), token };
     let tree = draft.nodes().map(branch).collect();
-    Share { reuse, end, draft, tree, rows }
+    Share { reuse, end, draft, guesses, tree, rows }
 }
 
-/// Shapes the target's rows as plain decoding would at each position, and judges.
+/// Shapes the target's rows as plain decoding would at each position, and judges; with the
+/// log-probabilities of what is to be committed, where they are wanted.
 fn verify(
     turn: &mut Turn<'_>,
     draft: &Draft,
     output: &mut Output,
     row: &mut usize,
-) -> Result<Verdict, DecodeError> {
-    let Sequence { tokens, sampling, plan, .. } = &*turn.sequence;
+) -> Result<(Verdict, Vec<TokenLogprob>), DecodeError> {
+    let Sequence { tokens, sampling, constraint, logprobs, plan, .. } = &mut *turn.sequence;
+    let needs_path = sampling.needs_path() || constraint.is_some();
+    let first = *row;
+    let mut raw: Vec<Vec<f32>> = Vec::new();
     let mut target = Vec::with_capacity(draft.len() + 1);
     for node in std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, _, _)| node)) {
-        let path = if sampling.needs_path() { draft.path_to(node) } else { Vec::new() };
-        target.push(sampling.row(output.row_mut(*row), tokens, &path)?);
+        let path = if needs_path { draft.path_to(node) } else { Vec::new() };
+        let logits = output.row_mut(first + node.index());
+        if logprobs.is_some() {
+            raw.push(logits.to_vec());
+        }
+        if let Some(constraint) = constraint {
+            constraint.mask(&path, logits)?;
+        }
+        target.push(sampling.row(logits, tokens, &path)?);
         *row += 1;
     }
     let block = Block::new(draft, &target).expect("a row for each node, of one vocabulary");
-    Ok(plan.verification.judge(tokens.len(), &block, turn.chance)?)
+    let verdict = plan.verification.judge(tokens.len(), &block, turn.chance)?;
+    let said = logprobs.map(|top| said(&raw, draft, verdict, top));
+    Ok((verdict, said.unwrap_or_default()))
 }
 
-fn commit(sequence: &mut Sequence, draft: &Draft, verdict: Verdict, commit: &mut Commit) {
-    sequence.tokens.extend(draft.path_to(verdict.node));
-    sequence.tokens.push(verdict.next);
+/// The log-probabilities of a verdict's tokens, by the rows they were drawn from.
+fn said(raw: &[Vec<f32>], draft: &Draft, verdict: Verdict, top: usize) -> Vec<TokenLogprob> {
+    let mut nodes = vec![verdict.node];
+    while let Some((_, _, parent)) = draft.nodes().find(|(node, _, _)| Some(node) == nodes.last()) {
+        nodes.push(parent);
+    }
+    nodes.reverse();
+    let tokens = draft.path_to(verdict.node).into_iter().chain([verdict.next]);
+    let of = |(node, token): (Node, Token)| TokenLogprob::of(&raw[node.index()], token, top);
+    nodes.into_iter().zip(tokens).map(of).collect()
+}
+
+fn commit(sequence: &mut Sequence, share: &Share, verdict: Verdict, commit: &mut Commit) {
+    let draft = &share.draft;
+    let mut tokens = draft.path_to(verdict.node);
+    let agreed = |path: &[Token]| path.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+    let judged = |(drafter, path): &(usize, Vec<Token>)| Guess {
+        drafter: *drafter,
+        drafted: path.len(),
+        accepted: agreed(path),
+    };
+    // Nothing of a draft that was not scored was judged.
+    let guesses = share.guesses.iter().filter(|_| !draft.is_empty());
+    commit.guesses = guesses.map(judged).collect();
+    tokens.push(verdict.next);
+    if let Some(constraint) = &mut sequence.constraint {
+        constraint.commit(&tokens);
+    }
+    sequence.tokens.extend(tokens);
     commit.drafted = draft.len();
     commit.draft_len = draft.nodes().map(|(node, _, _)| draft.depth(node)).max().unwrap_or(0);
     commit.accepted = verdict.accepted;

@@ -7,6 +7,7 @@ use forerun_verify::{
 };
 
 use crate::cache::Cached;
+use crate::constraint::Constraint;
 use crate::engine::Slot;
 use crate::sampling::Sampling;
 
@@ -127,6 +128,9 @@ impl Plan {
     }
 }
 
+/// The default of [`Sequence::read_max`].
+const READ_MAX: usize = 512;
+
 /// The committed tokens of one request, prompt included, and what is cached of them.
 ///
 /// ```
@@ -144,15 +148,32 @@ pub struct Sequence {
     pub(crate) cached: Cached,
     /// How its tokens are drawn.
     pub sampling: Sampling,
+    /// What it is held to.
+    pub constraint: Option<Box<dyn Constraint>>,
+    /// Whether log-probabilities are wanted, and of how many of the likeliest tokens beside.
+    pub logprobs: Option<usize>,
     /// What it drafts.
     pub plan: Plan,
+    /// Most of its tokens that are read in one pass, so that a long prompt can be interrupted and
+    /// need not hold up others.
+    pub read_max: usize,
 }
 
 impl Sequence {
     /// A sequence in a slot that holds nothing.
     pub fn new(slot: Slot, sampling: Sampling, plan: Plan) -> Self {
-        let cached = Cached::default();
-        Self { slot, tokens: Vec::new(), prompt_len: 0, len_max: 0, cached, sampling, plan }
+        Self {
+            slot,
+            tokens: Vec::new(),
+            prompt_len: 0,
+            len_max: 0,
+            cached: Cached::default(),
+            sampling,
+            constraint: None,
+            logprobs: None,
+            plan,
+            read_max: READ_MAX,
+        }
     }
 
     /// Begins a text: the prompt, and how many tokens may follow it. What the slot still holds of
@@ -161,6 +182,21 @@ impl Sequence {
         self.prompt_len = prompt.len();
         self.len_max = prompt.len().saturating_add(output_len_max);
         self.tokens = prompt;
+    }
+
+    /// How many of these tokens its slot holds as a text's beginning, this one's or an earlier one's.
+    pub fn shares(&self, tokens: &[Token]) -> usize {
+        self.cached.shared(tokens)
+    }
+
+    /// How many tokens of its own are yet to be read before the next can be drawn.
+    pub fn unread(&self) -> usize {
+        self.tokens.len() - self.cached.reuse(&self.tokens).len
+    }
+
+    /// How many tokens its slot holds.
+    pub fn cached_len(&self) -> usize {
+        self.cached.trunk_len()
     }
 
     /// The slot whose cache it uses.

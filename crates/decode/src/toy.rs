@@ -6,7 +6,7 @@
 
 use forerun_verify::Token;
 
-use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Step};
+use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Slot, Step};
 
 /// Logits as a function of the last tokens.
 ///
@@ -178,6 +178,12 @@ impl Engine for ToyEngine {
     }
 
     fn can_cut(&self) -> bool {
+        true
+    }
+
+    fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
+        let trunk = self.slots[from.0 as usize].trunk[..len].to_vec();
+        self.slots[to.0 as usize] = ToySlot { trunk, tree: Vec::new() };
         true
     }
 

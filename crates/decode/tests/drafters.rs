@@ -89,11 +89,13 @@ fn drafted(
         tokens,
         prompt_len,
         sampling: &Sampling::default(),
+        constraint: None,
         width: 1,
         glance: None,
         len_max: 4,
         draw: Draw::Chance(&mut chance),
         tree,
+        guesses: Vec::new(),
         failure: None,
     }];
     drafter.draft(&mut asks).unwrap();

@@ -442,3 +442,94 @@ fn a_measured_engine_is_left_as_it_was() {
     };
     assert_eq!(text(&mut measured), text(&mut fresh));
 }
+
+#[test]
+fn log_probabilities_are_the_model_s_own_however_tokens_came() {
+    let model = ToyModel { vocab_len: 9, order: 3, seed: 1, spread: 2.0 };
+    let drafter = ModelDrafter::new(Box::new(ToyEngine::new(model.clone(), 64)));
+    let target = Box::new(ToyEngine::new(model.clone(), 64));
+    let mut decoder = Decoder::new(target, vec![Box::new(drafter)]).unwrap();
+    let plan = Plan::drafted(vec![0], 3, Verification::rule(BlockRule));
+    let shaped =
+        Sampling { temperature: 0.5, presence_penalty: 1.0, top_k: 4, ..Sampling::default() };
+    let mut sequence = Sequence::new(Slot(0), shaped, plan);
+    sequence.logprobs = Some(2);
+    sequence.begin(vec![Token(1)], 30);
+    let mut chance = Random(Philox::new(5));
+    let mut said = Vec::new();
+    while sequence.wanted() > 0 {
+        let mut round =
+            decoder.round(&mut [Turn { sequence: &mut sequence, chance: &mut chance }]).unwrap();
+        said.append(&mut round.commits[0].logprobs);
+    }
+    let tokens = sequence.tokens();
+    assert_eq!(said.len(), tokens.len() - 1);
+    for (at, said) in said.iter().enumerate() {
+        let expected = TokenLogprob::of(&model.logits(&tokens[..=at]), tokens[at + 1], 2);
+        assert_eq!(*said, expected, "token {at}");
+    }
+}
+
+#[test]
+fn a_beginning_that_another_slot_holds_is_not_read_again() {
+    let model = ToyModel { vocab_len: 9, order: 3, seed: 1, spread: 2.0 };
+    let engine = || Box::new(ToyEngine::new(model.clone(), 64).slots(2));
+    let drafter = ModelDrafter::new(engine());
+    let mut decoder = Decoder::new(engine(), vec![Box::new(drafter)]).unwrap();
+    let plan = Plan::drafted(vec![0], 3, Verification::rule(BlockRule));
+    let sequence = |slot| Sequence::new(Slot(slot), Sampling::greedy(), plan.clone());
+    let run = |decoder: &mut Decoder, sequence: &mut Sequence| {
+        let mut chance = Random(Philox::new(5));
+        let mut read = 0;
+        while sequence.wanted() > 0 {
+            let turn = Turn { sequence, chance: &mut chance };
+            read += decoder.round(&mut [turn]).unwrap().commits[0].read;
+        }
+        read
+    };
+    let beginning: Vec<Token> = (0..12).map(|n| Token(n * 5 % 9)).collect();
+    let [mut first, mut second] = [0, 1].map(sequence);
+    first.begin(beginning.clone(), 8);
+    run(&mut decoder, &mut first);
+    let another = Token((first.output()[0].0 + 1) % 9);
+    let other: Vec<Token> = beginning.into_iter().chain([another; 2]).collect();
+    second.begin(other.clone(), 8);
+    assert_eq!(first.shares(&other), 12);
+    assert!(decoder.share(&first, &mut second));
+    assert_eq!(second.unread(), 2);
+    assert!(!decoder.share(&first, &mut second), "it has it now");
+    run(&mut decoder, &mut second);
+    let mut alone = sequence(0);
+    alone.begin(other, 8);
+    let mut decoder = Decoder::new(engine(), vec![Box::new(ModelDrafter::new(engine()))]).unwrap();
+    run(&mut decoder, &mut alone);
+    assert_eq!(second.output(), alone.output());
+}
+
+#[test]
+fn guesses_say_how_much_of_them_came_true() {
+    let model = ToyModel { vocab_len: 9, order: 3, seed: 1, spread: 2.0 };
+    let target = Box::new(ToyEngine::new(model.clone(), 64));
+    let mut decoder = Decoder::new(target, vec![Box::new(PredictedDrafter::default())]).unwrap();
+    let likeliest = |text: &[Token]| {
+        let logits = model.logits(text);
+        let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        Token(u32::try_from(logits.iter().position(|it| *it == highest).unwrap()).unwrap())
+    };
+    let mut text = vec![Token(1)];
+    (0..5).for_each(|_| text.push(likeliest(&text)));
+    // The fourth token of the prediction is wrong.
+    let mut prediction = text[1..].to_vec();
+    prediction[3] = Token((prediction[3].0 + 1) % 9);
+    decoder.drafters()[0].predict(Slot(0), &prediction);
+    let plan = Plan::drafted(vec![0], 8, Verification::rule(BlockRule));
+    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), plan);
+    sequence.begin(vec![Token(1)], 30);
+    let mut chance = Random(Philox::new(5));
+    let mut round = |sequence: &mut Sequence| {
+        decoder.round(&mut [Turn { sequence, chance: &mut chance }]).unwrap().commits.remove(0)
+    };
+    assert_eq!(round(&mut sequence).guesses, []);
+    let guess = Guess { drafter: 0, drafted: 4, accepted: 2 };
+    assert_eq!(round(&mut sequence).guesses, [guess]);
+}

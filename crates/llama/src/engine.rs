@@ -30,6 +30,8 @@ pub struct LlamaEngine {
     // Most tokens, and most rows, of one call to llama.cpp.
     batch_len: usize,
     can_cut: bool,
+    // Whether all slots have their cells in one pool.
+    unified: bool,
     interrupt: Option<Arc<AtomicBool>>,
     slots: Vec<Tree>,
     // From here on: kept between calls for their memory alone.
@@ -67,6 +69,7 @@ impl LlamaEngine {
     pub fn new(model: &Model, options: &EngineOptions) -> Result<Self, SetupError> {
         let context_len = setup::context_len(model, options)?;
         let params = setup::params(options, context_len)?;
+        let unified = params.unified;
         let context = Context::new(Arc::clone(model.raw()), params)
             .map_err(|reason| SetupError::Rejected { reason })?;
         let (slots, paths) = (options.slots.get() as usize, options.paths.get() as usize);
@@ -76,6 +79,7 @@ impl LlamaEngine {
             paths,
             batch_len: context.batch_len(),
             can_cut: true,
+            unified,
             interrupt: options.interrupt.clone(),
             slots: vec![Tree::default(); slots],
             context,
@@ -286,6 +290,27 @@ impl Engine for LlamaEngine {
             self.slots[plan.slot].clone_from(&plan.grown);
         }
         Ok(())
+    }
+
+    fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
+        let (from, to) = (from.0 as usize, to.0 as usize);
+        let held = |slot: usize| self.slots.get(slot).map(Tree::trunk_len);
+        let fits = held(from).is_some_and(|trunk| len <= trunk) && held(to).is_some();
+        // A memory that cannot be cut cannot be cut to what is shared.
+        if !fits || from == to || !self.can_cut {
+            return false;
+        }
+        let source = sequence(self.paths, from, 0);
+        for path in 0..self.paths {
+            let target = sequence(self.paths, to, path);
+            self.context.remove(target, 0);
+            // Cells of their own are copied as a whole, so the rest goes afterwards.
+            let end = if self.unified { position(len) } else { -1 };
+            self.context.share(source, target, 0..end);
+            self.context.remove(target, position(len));
+        }
+        self.slots[to].clear();
+        self.slots[to].append_trunk(len).is_ok()
     }
 }
 

@@ -93,10 +93,15 @@ pub struct EngineOptions {
     pub pass_len: NonZeroU32,
     /// Number format of the cached keys.
     pub cache_keys: CacheType,
-    /// Number format of the cached values.
-    pub cache_values: CacheType,
+    /// Number format of the cached values; where none is named, `bf16` if the fused kernel runs on
+    /// the processor, which reads them faster and without drift, else `f16`.
+    pub cache_values: Option<CacheType>,
     /// Whether attention is computed in one fused kernel.
     pub flash_attention: FlashAttention,
+    /// Whether all slots have their cells in one pool: what several paths need, and what lets texts
+    /// with drafts of different lengths share a pass. Cells of their own make rows independent of
+    /// other texts to the last bit. Where nothing is said, a pool for several paths or one slot.
+    pub unified: Option<bool>,
     /// While it holds `true`, a pass stops as soon as it can. Whoever set it clears it.
     pub interrupt: Option<Arc<AtomicBool>>,
 }
@@ -112,8 +117,9 @@ impl Default for EngineOptions {
             batch_len: const { NonZeroU32::new(2048).expect("2048 > 0") },
             pass_len: const { NonZeroU32::new(512).expect("512 > 0") },
             cache_keys: CacheType::F16,
-            cache_values: CacheType::F16,
+            cache_values: None,
             flash_attention: FlashAttention::On,
+            unified: None,
             interrupt: None,
         }
     }
@@ -124,13 +130,12 @@ impl Default for EngineOptions {
 /// The default is *on* because rows then depend least on how many tokens a pass scores. With
 /// quantised weights on a processor, a block of fewer than 64 tokens gives the rows of its tokens
 /// one by one to the last bit; without it the two differ by as much as the weights' own rounding.
-/// Even with it they differ, by as much, in three cases:
-/// - several threads and 256 cached tokens or more: a pass over one token then adds up in parts;
-/// - a pass over 64 tokens or more, such as a prompt;
-/// - after a path was accepted that is not the first of its tree: later tokens fill the holes the
-///   others left, and attention adds up in the order of the cells.
-///
-/// Cached values as `bf16` or `q8_0` avoid the first two, but not the third.
+/// Even with it they differ, by as much, after a path was accepted that is not the first of its
+/// tree: later tokens fill the holes the others left, and attention adds up in the order of the
+/// cells. With cached values as `f16` they also differ
+/// - with several threads and 256 cached tokens or more: a pass over one token then adds up in
+///   parts;
+/// - in a pass over 64 tokens or more, such as a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlashAttention {
     /// Always.

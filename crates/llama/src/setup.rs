@@ -1,6 +1,6 @@
 //! From options to what llama.cpp is told: every refusal and every size is decided here.
 
-use crate::ffi::context::{ContextParams, sequences_max};
+use crate::ffi::context::{ContextParams, offers_accelerator, sequences_max};
 use crate::model::Model;
 use crate::options::{CacheType, EngineOptions, FlashAttention};
 
@@ -93,13 +93,13 @@ pub(crate) fn params(
     if sequences > max {
         return Err(SetupError::TooManySequences { slots, paths, max });
     }
-    let values = options.cache_values;
+    let values = options.cache_values.unwrap_or_else(|| default_values(options.flash_attention));
     if values.is_quantised() && options.flash_attention == FlashAttention::Off {
         return Err(SetupError::NeedsFlashAttention { kind: values });
     }
     // Trunk and tree share a slot's cells, so there is room for all slots at their fullest. Cells
     // of its own for each slot are counted in steps.
-    let unified = paths > 1 || slots == 1;
+    let unified = paths > 1 || slots == 1 || options.unified == Some(true);
     let each = if unified { context_len } else { context_len.next_multiple_of(CELLS_STEP) };
     let cells = u32::try_from(each.saturating_mul(slots))
         .ok()
@@ -119,6 +119,16 @@ pub(crate) fn params(
         flash_attention: options.flash_attention,
         interrupt: options.interrupt.clone(),
     })
+}
+
+/// On a processor the fused kernel reads `bf16` values faster than `f16`, and gives a token the same
+/// row alone and in a block. Kernels of accelerators want keys and values of one format.
+fn default_values(flash_attention: FlashAttention) -> CacheType {
+    if flash_attention == FlashAttention::On && !offers_accelerator() {
+        CacheType::Bf16
+    } else {
+        CacheType::F16
+    }
 }
 
 /// Most threads llama.cpp's scheduler takes.

@@ -12,7 +12,7 @@ use forerun_decode::{
     ChatOptions, ChatTemplate, Decoder, Drafter, Message, ModelDrafter, Plan, Sampling, Sequence,
     Slot, Special, Token, Tokenizer, Turn, Verification,
 };
-use forerun_llama::{CacheType, EngineOptions, LlamaEngine, Model, ModelOptions};
+use forerun_llama::{LlamaEngine, Model, ModelOptions};
 use forerun_verify::{BlockRule, Philox, Random};
 
 const LEN: usize = 32;
@@ -29,10 +29,6 @@ fn prompts(model: &Model) -> Vec<Vec<Token>> {
         model.vocab().tokenize(&text, Special::Parse).unwrap()
     };
     lines.map(chat).collect()
-}
-
-fn reproducible() -> EngineOptions {
-    EngineOptions { cache_values: CacheType::Bf16, ..options(1, 1) }
 }
 
 fn text(
@@ -56,7 +52,7 @@ fn greedy_text_is_the_same_with_and_without_drafts_on_fifty_prompts() {
     let draft = Model::load(ModelOptions::new(model_path("SmolLM2-pruned-14+13.gguf"))).unwrap();
     let drafter = ModelDrafter::new(Box::new(LlamaEngine::new(&draft, &options(1, 1)).unwrap()));
     let drafters: Vec<Box<dyn Drafter>> = vec![Box::new(drafter)];
-    let engine = Box::new(LlamaEngine::new(&target, &reproducible()).unwrap());
+    let engine = Box::new(LlamaEngine::new(&target, &options(1, 1)).unwrap());
     let mut decoder = Decoder::new(engine, drafters).unwrap();
     let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
     let block = Plan::drafted(vec![0], 4, Verification::rule(BlockRule));

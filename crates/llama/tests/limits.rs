@@ -140,7 +140,7 @@ fn options_that_contradict_each_other_are_refused() {
     let long = refused(|options| options.context_len = Some(count(100_000)));
     assert_eq!(long, SetupError::ContextTooLong { asked: 100_000, trained: 8192 });
     let values = refused(|options| {
-        options.cache_values = CacheType::Q8_0;
+        options.cache_values = Some(CacheType::Q8_0);
         options.flash_attention = FlashAttention::Off;
     });
     assert_eq!(values, SetupError::NeedsFlashAttention { kind: CacheType::Q8_0 });
@@ -152,7 +152,7 @@ fn every_cache_type_runs() {
     let text = tokens(&model, TEXT);
     for kind in CacheType::ALL {
         let mut options = options(1, 1);
-        (options.cache_keys, options.cache_values) = (kind, kind);
+        (options.cache_keys, options.cache_values) = (kind, Some(kind));
         let mut engine = LlamaEngine::new(&model, &options).unwrap();
         let row = rows(&mut engine, step(Keep::All, &text[..8], &[], Rows::Trunk));
         assert!(row[0].iter().all(|logit| logit.is_finite()), "{kind}");

@@ -3,12 +3,12 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
+use forerun_decode::{Drafts, PathsChoice, RuleChoice};
 use forerun_llama::{CacheType, EngineOptions, GpuLayers};
 use forerun_verify::Scheme;
 
 use super::model::{ModelConfig, cache_type, gpu_layers, threads};
-use super::rule::{Drafts, PathsChoice};
-use super::{ConfigError, RuleChoice};
+use super::{ConfigError, rule};
 
 /// Tokens of a drafted path unless told otherwise: always, or at most where it is adapted.
 const LEN_FIXED: NonZeroUsize = const { NonZeroUsize::new(4).expect("4 > 0") };
@@ -47,7 +47,7 @@ pub(crate) struct DraftFlags {
     #[arg(long, visible_alias = "draft-paths", value_name = "K", requires = "spec_draft_model")]
     spec_draft_paths: Option<u32>,
     /// How these are drawn [default: distinct for traversal and rsd, else independent]
-    #[arg(long, value_name = "HOW", requires = "spec_draft_paths")]
+    #[arg(long, value_name = "HOW", value_parser = rule::paths(), requires = "spec_draft_paths")]
     spec_draft_draw: Option<PathsChoice>,
     /// The draft model stops where its likeliest token is less probable than this [default: 0]
     ///
@@ -57,7 +57,7 @@ pub(crate) struct DraftFlags {
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", requires = "spec_draft_model")]
     spec_draft_p_min: Option<f64>,
     /// How drafts are judged; all of these are lossless [default: block, for several paths pooled]
-    #[arg(long, value_name = "RULE")]
+    #[arg(long, value_name = "RULE", value_parser = rule::rule())]
     verify: Option<RuleChoice>,
     /// Threads for the draft model's pass over one token [-td] [default: as --threads]
     #[arg(long, visible_alias = "threads-draft", value_name = "N")]
@@ -77,7 +77,7 @@ pub(crate) struct DraftFlags {
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K")]
     #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
     spec_draft_type_k: Option<CacheType>,
-    /// Number format of its cached values [-ctvd] [default: f16]
+    /// Number format of its cached values [-ctvd] [default: bf16 on a CPU, else f16]
     #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V")]
     #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
@@ -161,10 +161,30 @@ pub(crate) struct DraftConfig {
     pub(crate) rule: RuleChoice,
 }
 
+impl DraftConfig {
+    /// Whether a draft may end before its length.
+    pub(crate) fn may_stop(&self) -> bool {
+        self.drafters.iter().any(|drafter| match drafter {
+            DrafterConfig::Model(draft) => draft.confidence_min > 0.0,
+            _ => false,
+        })
+    }
+}
+
 impl DraftFlags {
     /// Whether layers were to go to a GPU.
-    pub(super) fn wants_gpu(&self) -> bool {
+    pub(crate) fn wants_gpu(&self) -> bool {
         self.spec_draft_ngl.is_some_and(|layers| layers != GpuLayers::Last(0))
+    }
+
+    /// Whether a file was named that holds what is expected.
+    pub(crate) fn predicts(&self) -> bool {
+        self.prediction.is_some()
+    }
+
+    /// The rule, where one was named.
+    pub(crate) fn rule_said(&self) -> Option<RuleChoice> {
+        self.verify
     }
 
     /// Decides every default. The draft model is run as the target is, unless told otherwise.
@@ -307,7 +327,7 @@ impl DraftFlags {
                 (None, None) => as_target.threads_batch,
             },
             cache_keys: self.spec_draft_type_k.unwrap_or_default(),
-            cache_values: self.spec_draft_type_v.unwrap_or_default(),
+            cache_values: self.spec_draft_type_v,
             paths: self.width()?,
             ..as_target.clone()
         };

@@ -1,6 +1,6 @@
 //! What is wrong with a command line that can be read.
 
-use forerun_decode::{SamplingError, StopError};
+use forerun_decode::{RuleMismatch, SamplingError, StopError};
 
 /// Why flags are refused. Nothing was loaded.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -46,15 +46,8 @@ pub(crate) enum ConfigError {
         drafter: &'static str,
     },
     /// The rule is not for such drafts.
-    #[error("--verify {rule} {reason}: {instead}")]
-    RuleAndDraft {
-        /// The rule.
-        rule: &'static str,
-        /// Why not.
-        reason: &'static str,
-        /// What to do.
-        instead: &'static str,
-    },
+    #[error("--verify {0}")]
+    RuleAndDraft(#[from] RuleMismatch),
     /// One JSON object for many answers.
     #[error("--json is for one answer: add --prompt")]
     JsonNeedsPrompt,

@@ -56,7 +56,7 @@ pub(crate) struct EngineFlags {
     /// Number format of cached keys [-ctk] [default: f16]
     #[arg(long, env = "LLAMA_ARG_CACHE_TYPE_K", value_name = "TYPE", value_parser = cache_type())]
     cache_type_k: Option<CacheType>,
-    /// Number format of cached values [-ctv] [default: f16]
+    /// Number format of cached values [-ctv] [default: bf16 on a CPU, else f16]
     #[arg(long, env = "LLAMA_ARG_CACHE_TYPE_V", value_name = "TYPE", value_parser = cache_type())]
     cache_type_v: Option<CacheType>,
     /// Fused attention [-fa] [default: on]
@@ -99,7 +99,7 @@ pub(crate) struct ModelConfig {
 
 impl ModelFlags {
     /// Whether layers were to go to a GPU.
-    pub(super) fn wants_gpu(&self) -> bool {
+    pub(crate) fn wants_gpu(&self) -> bool {
         self.engine.gpu_layers.is_some_and(|layers| layers != GpuLayers::Last(0))
     }
 
@@ -129,7 +129,7 @@ impl EngineFlags {
             batch_len: batch_len("--batch-size", self.batch_size)?.unwrap_or(defaults.batch_len),
             pass_len: batch_len("--ubatch-size", self.ubatch_size)?.unwrap_or(defaults.pass_len),
             cache_keys: self.cache_type_k.unwrap_or_default(),
-            cache_values: self.cache_type_v.unwrap_or_default(),
+            cache_values: self.cache_type_v,
             flash_attention: self.flash_attn.unwrap_or_default(),
             ..defaults
         };

@@ -71,7 +71,7 @@ pub(crate) struct SamplingConfig {
 
 impl SamplingFlags {
     /// Whether a text is to be made again.
-    pub(super) fn is_seeded(&self) -> bool {
+    pub(crate) fn is_seeded(&self) -> bool {
         matches!(self.seed, Some(Seed::Fixed(_)))
     }
 

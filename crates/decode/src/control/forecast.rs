@@ -8,22 +8,35 @@ use super::{Controller, Pace};
 /// Of a second path, how much of what the first leaves unaccepted stays so.
 const SECOND_PATH: f64 = 0.8;
 
-/// What else is in the target's pass: of the sequences beside this one.
+/// What else is in a round. The texts beside this one are taken to choose as it does: what pays for
+/// one of them alone need not pay for all, and what pays for all need not for one.
+///
+/// ```
+/// use forerun_decode::{CostCurve, Load};
+/// let curve = CostCurve::new([(1, 1.0), (2, 1.5), (4, 2.5), (8, 4.5)]);
+/// let load = Load { sequences: 1, tokens: 2 };
+/// assert_eq!(load.seconds(&curve, 2.0), 4.5, "twice a token with two drafted, and two beside");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Load {
-    /// How many there are.
+    /// Other texts that are being made.
     pub sequences: usize,
-    /// Their tokens in the pass.
+    /// Tokens of prompts that are being read.
     pub tokens: usize,
-    /// What they commit by it.
-    pub commits: f64,
 }
 
 impl Load {
-    /// What the target's pass takes with this many drafted nodes.
-    pub(super) fn seconds(self, curve: &CostCurve, nodes: f64) -> f64 {
-        let alone = curve.between(1.0 + nodes + self.tokens as f64);
-        alone + curve.seconds(1, 1 + self.sequences) - curve.seconds(1, 1)
+    /// What the target's pass takes with this many drafted nodes for each text.
+    pub fn seconds(self, curve: &CostCurve, nodes: f64) -> f64 {
+        let texts = (1 + self.sequences) as f64;
+        let pass = curve.between(texts * (1.0 + nodes) + self.tokens as f64);
+        pass + curve.seconds(1, 1 + self.sequences) - curve.seconds(1, 1)
+    }
+
+    /// What a draft model's pass takes with so many tokens for each text.
+    fn drafting(self, curve: &CostCurve, tokens: f64) -> f64 {
+        let texts = (1 + self.sequences) as f64;
+        curve.between(texts * tokens) + curve.seconds(1, 1 + self.sequences) - curve.seconds(1, 1)
     }
 }
 
@@ -36,18 +49,17 @@ pub(super) struct Forecast {
     pub(super) tokens: f64,
     /// Seconds a round takes, where drafters are not behind.
     pub(super) seconds: f64,
-    pub(super) load: Load,
 }
 
 impl Forecast {
-    /// Tokens a second, of all sequences in the pass.
+    /// Tokens a second.
     pub(super) fn rate(self) -> f64 {
-        (self.tokens + self.load.commits) / self.seconds
+        self.tokens / self.seconds
     }
 
-    /// Seconds until so many tokens more are there, of this sequence and its share of the others.
+    /// Seconds until so many tokens more are there.
     pub(super) fn seconds_for(self, tokens: f64) -> f64 {
-        tokens * (1.0 + self.load.commits) / self.rate()
+        tokens / self.rate()
     }
 }
 
@@ -80,12 +92,12 @@ impl Controller {
                 .filter_map(|curve| curve?.as_ref())
                 .map(|curve| {
                     // After a draft that was accepted to its end, the drafter has two to read.
-                    let first = curve.between(1.0 + reached);
-                    first + (len - 1) as f64 * curve.between(choice.width as f64)
+                    let first = load.drafting(curve, 1.0 + reached);
+                    first + (len - 1) as f64 * load.drafting(curve, choice.width as f64)
                 })
                 .sum();
             let seconds = spoken * scored + (1.0 - spoken) * silent + drafted;
-            Forecast { arm: Some(arm), len, tokens, seconds, load }
+            Forecast { arm: Some(arm), len, tokens, seconds }
         };
         (1..=self.len_max).map(forecast).collect()
     }

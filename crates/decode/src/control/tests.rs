@@ -61,7 +61,7 @@ impl World {
     fn text(&self, prompt_len: usize, controller: &mut Controller, random: &mut Philox) -> Run {
         let mut run = Run { seconds: 0.0, drafting: Vec::new() };
         let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
-        let mut pace = controller.pace(&[0, 1]);
+        let mut pace = controller.pace(|_| true);
         // Tokens the drafter has read, or drafted and had accepted.
         let mut cached = 0;
         while run.drafting.len() < self.len {
@@ -69,7 +69,7 @@ impl World {
             sequence.begin(vec![Token(0); prompt_len + at], self.len - at);
             let behind = prompt_len + at - cached;
             let choice = controller.choose(&mut pace, &mut sequence, &[behind], Load::default());
-            let behind = if choice.trial { behind.min(GLANCE) } else { behind };
+            let behind = behind.min(sequence.plan.glance.unwrap_or(usize::MAX));
             let seconds = self.seconds(choice.arm, choice.len, behind);
             let accepted = choice.arm.map_or(0, |arm| {
                 let chance = (self.accepts)(at, &self.arms[arm]);
@@ -88,7 +88,7 @@ impl World {
                 committed: accepted + 1,
                 ..Commit::default()
             };
-            controller.learn(&mut pace, &commit, &Passes::default(), seconds);
+            controller.learn(&mut pace, &commit, seconds, Load::default());
             run.seconds += seconds;
             let drafting = choice.arm.is_some() && !choice.trial;
             run.drafting.extend(std::iter::repeat_n(drafting, accepted + 1));
@@ -195,14 +195,14 @@ fn what_was_learned_from_one_text_is_known_to_the_next() {
     for _ in 0..5 {
         let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
         sequence.begin(vec![Token(0); 200], 50);
-        let mut pace = controller.pace(&[0, 1]);
+        let mut pace = controller.pace(|_| true);
         let mut drafted = 0;
         for _ in 0..50 {
             let choice = controller.choose(&mut pace, &mut sequence, &[200], Load::default());
             drafted += u32::from(choice.arm.is_some());
             let commit = Commit { asked: choice.len, committed: 1, ..Commit::default() };
             let seconds = world.seconds(choice.arm, choice.len, GLANCE);
-            controller.learn(&mut pace, &commit, &Passes::default(), seconds);
+            controller.learn(&mut pace, &commit, seconds, Load::default());
         }
         trials.push(drafted);
     }
@@ -215,13 +215,13 @@ fn a_failed_drafter_is_left_alone() {
     let mut controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
     let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
     sequence.begin(vec![Token(0)], 100);
-    let mut pace = controller.pace(&[0, 1]);
+    let mut pace = controller.pace(|_| true);
     let first = controller.choose(&mut pace, &mut sequence, &[1, 1], Load::default());
     assert_eq!(first.arm, Some(0));
     let failure = crate::draft::DraftFailure::Row("no law".to_owned());
     let dropped = vec![crate::round::Dropped { drafter: 0, name: "draft-model", failure }];
     let commit = Commit { committed: 1, dropped, ..Commit::default() };
-    controller.learn(&mut pace, &commit, &Passes::default(), 70.0);
+    controller.learn(&mut pace, &commit, 70.0, Load::default());
     for _ in 0..100 {
         let choice = controller.choose(&mut pace, &mut sequence, &[1, 1], Load::default());
         assert_eq!((choice.arm, choice.trial), (None, false));
@@ -235,10 +235,10 @@ fn a_full_batch_drafts_less() {
     let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
     sequence.begin(vec![Token(0)], 100);
     let mut len = |load| {
-        let mut pace = controller.pace(&[0, 1]);
+        let mut pace = controller.pace(|_| true);
         controller.choose(&mut pace, &mut sequence, &[1, 1], load).len
     };
     let alone = len(Load::default());
-    let full = len(Load { sequences: 31, tokens: 31, commits: 31.0 });
+    let full = len(Load { sequences: 31, tokens: 0 });
     assert!(full < alone, "{full} against {alone}");
 }

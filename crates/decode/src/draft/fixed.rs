@@ -144,8 +144,16 @@ impl Seen {
     }
 }
 
-/// Adds a path of fixed tokens from the root.
+/// Adds a path of fixed tokens from the root, as far as the text may go on so.
 pub(super) fn add_path(ask: &mut Ask<'_>, path: &[Token]) {
+    let admitted = match &mut ask.constraint {
+        Some(constraint) => constraint.admitted(path),
+        None => path.len(),
+    };
+    let path = &path[..admitted];
+    if !path.is_empty() {
+        ask.guesses.push(path.to_vec());
+    }
     let mut node = Node::ROOT;
     for token in path {
         match ask.tree.fixed(node, *token) {

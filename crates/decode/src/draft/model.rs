@@ -182,7 +182,7 @@ impl ModelDrafter {
     }
 
     /// What the drafter's next token after a path is drawn from.
-    fn law(&mut self, row: usize, ask: &Ask<'_>, path: &[Token]) -> Result<Dist, DraftFailure> {
+    fn law(&mut self, row: usize, ask: &mut Ask<'_>, path: &[Token]) -> Result<Dist, DraftFailure> {
         let logits = match &mut self.translation {
             Some(words) => {
                 words.map.translate_row(self.output.row(row), &mut words.row);
@@ -190,6 +190,9 @@ impl ModelDrafter {
             }
             None => self.output.row_mut(row),
         };
+        if let Some(constraint) = &mut ask.constraint {
+            constraint.mask(path, logits).map_err(unusable)?;
+        }
         ask.sampling.row(logits, ask.tokens, path).map_err(unusable)
     }
 }
@@ -278,6 +281,18 @@ impl Drafter for ModelDrafter {
             self.advance(&mut growing)?;
         }
         Ok(())
+    }
+
+    fn copy(&mut self, from: Slot, to: Slot, len: usize) {
+        let (from_index, to_index) = (from.0 as usize, to.0 as usize);
+        let Some(Held { start: 0, cached }) = self.slots.get(from_index) else { return };
+        // In a vocabulary of its own a text has another length.
+        let len = len.min(cached.trunk_len());
+        if self.translation.is_none() && len > 0 && self.engine.copy(from, to, len) {
+            let mut copied = Cached::default();
+            copied.copied(cached, len);
+            self.slots[to_index] = Held { start: 0, cached: copied };
+        }
     }
 
     fn passes(&mut self) -> Vec<Pass> {

@@ -120,6 +120,10 @@ impl Drafter for PredictedDrafter {
         "predicted"
     }
 
+    fn predict(&mut self, slot: Slot, tokens: &[Token]) {
+        Self::predict(self, slot, tokens);
+    }
+
     fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure> {
         for ask in asks {
             let output = ask.tokens.get(ask.prompt_len..).unwrap_or_default();

@@ -11,7 +11,7 @@ use forerun_verify::PooledRule;
 
 use crate::lab::{self, Runs};
 
-const LEN: usize = 80;
+const LEN: usize = 128;
 const PROMPTS: usize = 4;
 const PATHS: u32 = 2;
 const LEN_MAX: usize = 8;

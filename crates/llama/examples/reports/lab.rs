@@ -121,11 +121,13 @@ pub(crate) fn forget(drafter: &mut dyn Drafter, vocab_len: usize) {
         tokens: &[Token(1), Token(2)],
         prompt_len: 1,
         sampling: &Sampling::greedy(),
+        constraint: None,
         len_max: 1,
         width: 1,
         glance: None,
         draw: Draw::Chance(&mut chance),
         tree: Draft::start(Scheme::Slots, vocab_len),
+        guesses: Vec::new(),
         failure: None,
     };
     drafter.draft(std::slice::from_mut(&mut ask)).expect("it drafts");

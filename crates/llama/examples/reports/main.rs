@@ -1,9 +1,10 @@
 //! Makes the reports under `bench/decode`: `just drift`, `just overhead`, `just speed`,
-//! `just paths`, `just trees`, `just control`.
+//! `just paths`, `just trees`, `just batches`, `just control`.
 //!
 //! Everything compared is measured in one run, taking turns, so that a noisy machine is noisy for
 //! all alike. The two-sample test has a report of its own (`just two-sample`).
 
+mod batches;
 mod control;
 mod drift;
 mod lab;
@@ -15,6 +16,7 @@ mod trees;
 fn main() {
     let which = std::env::args().nth(1).unwrap_or_default();
     match which.as_str() {
+        "batches" => batches::report(),
         "control" => control::report(),
         "drift" => drift::report(),
         "overhead" => overhead::report(),
@@ -22,7 +24,7 @@ fn main() {
         "speed" => speed::report(),
         "trees" => trees::report(),
         _ => {
-            eprintln!("usage: reports control|drift|overhead|paths|speed|trees");
+            eprintln!("usage: reports batches|control|drift|overhead|paths|speed|trees");
             std::process::exit(2);
         }
     }

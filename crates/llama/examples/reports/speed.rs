@@ -67,7 +67,7 @@ fn head(prompts: &[Prompt], theirs: Option<&str>) -> String {
         prompts.len(),
         tasks.join(", "),
         theirs.map_or("not measured (set LLAMA_SPECULATIVE to its binary)", |_| {
-            "`llama-speculative-simple`, draft-simple, `--spec-draft-p-min 0`, `--poll 0` (by default the threads of its two models spin against each other), same files and threads, flash attention on"
+            "`llama-speculative-simple`, draft-simple, `--spec-draft-p-min 0`, `--poll 0` (by default the threads of its two models spin against each other), same files and threads, flash attention on, cached values in bf16"
         }),
         lab::machine()
     )
@@ -133,6 +133,10 @@ fn their_run(way: &mut Way, draft: &str, prompt: &Prompt, temperature: f32, seed
         "0",
         "-fa",
         "on",
+        "-ctv",
+        "bf16",
+        "-ctvd",
+        "bf16",
         "--ignore-eos",
         // Its threads otherwise spin while the other model runs, which costs it much of its speed.
         "--poll",

@@ -163,6 +163,12 @@ pub(crate) fn sequences_max() -> usize {
     unsafe { sys::llama_max_parallel_sequences() }
 }
 
+/// Whether this build runs models on more than the processor.
+pub(crate) fn offers_accelerator() -> bool {
+    // SAFETY: takes nothing and looks through the registered devices.
+    unsafe { sys::llama_supports_gpu_offload() }
+}
+
 fn raw_params(params: &ContextParams) -> sys::llama_context_params {
     // SAFETY: takes nothing and returns a plain struct.
     let mut raw = unsafe { sys::llama_context_default_params() };

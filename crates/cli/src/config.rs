@@ -1,0 +1,150 @@
+//! `--config FILE`: flags from a file, for services.
+//!
+//! A flat table of flags by their long names. What the command line says goes before what the
+//! environment says, and that before the file.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use clap::{Arg, Command};
+use toml::{Table, Value};
+
+const FLAG: &str = "--config";
+
+/// The command line with the flags of its file, where it names one.
+///
+/// # Errors
+/// Where the file cannot be read, or says what no flag means.
+pub(crate) fn expanded(argv: Vec<OsString>, command: &Command) -> anyhow::Result<Vec<OsString>> {
+    let Some(file) = named(&argv) else { return Ok(argv) };
+    let subcommand = argv.get(1).and_then(|name| name.to_str());
+    let subcommand = subcommand.and_then(|name| command.find_subcommand(name));
+    let Some(subcommand) = subcommand else { return Ok(argv) };
+    let path = Path::new(&file);
+    let read = || -> anyhow::Result<Vec<OsString>> {
+        let table: Table = std::fs::read_to_string(path)?.parse()?;
+        flags(&table, subcommand)
+    };
+    let flags = read().with_context(|| format!("configuration {}", path.display()))?;
+    let (before, after) = argv.split_at(2);
+    Ok(before.iter().cloned().chain(flags).chain(after.iter().cloned()).collect())
+}
+
+/// The file that is named, the last one where several are.
+fn named(argv: &[OsString]) -> Option<OsString> {
+    let mut file = None;
+    for (argument, next) in argv.iter().zip(argv.iter().skip(1).map(Some).chain([None])) {
+        match argument.to_str() {
+            Some("--") => break,
+            Some(FLAG) => file = next.cloned(),
+            Some(text) => {
+                let value = text.strip_prefix(FLAG).and_then(|rest| rest.strip_prefix('='));
+                file = value.map(OsString::from).or(file);
+            }
+            None => {}
+        }
+    }
+    file
+}
+
+fn flags(table: &Table, command: &Command) -> anyhow::Result<Vec<OsString>> {
+    let mut flags = Vec::new();
+    for (name, value) in table {
+        let Some(arg) = command.get_arguments().find(|arg| is_called(arg, name)) else {
+            bail!("there is no flag --{name}: see `forerun {} --help`", command.get_name());
+        };
+        if arg.get_env().is_some_and(|variable| std::env::var_os(variable).is_some()) {
+            continue;
+        }
+        let values = match value {
+            Value::Array(values) => values.as_slice(),
+            value => std::slice::from_ref(value),
+        };
+        for value in values {
+            let takes_value = arg.get_action().takes_values();
+            let text = match value {
+                Value::Boolean(on) if !takes_value => {
+                    if *on {
+                        flags.push(format!("--{name}").into());
+                    }
+                    continue;
+                }
+                Value::Boolean(on) => if *on { "on" } else { "off" }.to_owned(),
+                Value::String(text) => text.clone(),
+                Value::Integer(number) => number.to_string(),
+                Value::Float(number) => number.to_string(),
+                other => {
+                    let kind = other.type_str();
+                    bail!("{name} is a {kind}; expected text, a number, true or false")
+                }
+            };
+            if !takes_value {
+                bail!("{name} is {text:?}; expected true or false");
+            }
+            flags.push(format!("--{name}={text}").into());
+        }
+    }
+    Ok(flags)
+}
+
+fn is_called(arg: &Arg, name: &str) -> bool {
+    let aliases = arg.get_all_aliases().unwrap_or_default();
+    name != "config" && (arg.get_long() == Some(name) || aliases.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::Cli;
+
+    fn of(text: &str) -> Result<Vec<String>, String> {
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let flags = flags(&text.parse().unwrap(), serve).map_err(|error| error.to_string())?;
+        Ok(flags.into_iter().map(|flag| flag.into_string().unwrap()).collect())
+    }
+
+    #[test]
+    fn a_table_becomes_flags() {
+        let text = "model = 'a.gguf'\nparallel = 8\nlog-prompts = true\nmlock = false\n\
+                    api-key = ['one', 'two']\nkv-unified = false\ntemp = 0.5";
+        let mut flags = of(text).unwrap();
+        flags.sort();
+        assert_eq!(
+            flags,
+            [
+                "--api-key=one",
+                "--api-key=two",
+                "--kv-unified=off",
+                "--log-prompts",
+                "--model=a.gguf",
+                "--parallel=8",
+                "--temp=0.5",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_no_flag_means_is_refused() {
+        for (text, said) in [
+            ("modle = 'a'", "there is no flag --modle"),
+            ("config = 'b'", "there is no flag --config"),
+            ("mlock = 'yes'", "mlock is \"yes\"; expected true or false"),
+            ("[server]\nport = 1", "there is no flag --server"),
+            ("port = { a = 1 }", "port is a table; expected text"),
+        ] {
+            let message = of(text).unwrap_err();
+            assert!(message.contains(said), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn the_last_file_named_counts() {
+        let argv = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(named(&argv("forerun serve --config a --config=b")), Some("b".into()));
+        assert_eq!(named(&argv("forerun serve -- --config a")), None);
+    }
+}

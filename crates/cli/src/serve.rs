@@ -1,0 +1,288 @@
+//! `forerun serve`: an OpenAI-compatible server.
+
+use std::io::IsTerminal as _;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use forerun_serve::{DraftDefaults, DrafterInfo, Engine, ModelInfo, ServeConfig, Server};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::flags::{
+    ConfigError, DraftConfig, DraftFlags, DrafterConfig, GPU, ModelFlags, OutputConfig,
+    SamplingFlags,
+};
+use crate::interrupt::Interrupt;
+use crate::load::{Loaded, Wanted, load_for};
+use crate::template::{TemplateFlags, TemplateSource};
+use crate::terminal::{Screen, file_name};
+
+/// Texts at once, unless told otherwise; llama-server's default.
+const SLOTS: u32 = 4;
+
+/// Most texts at once; llama.cpp numbers its sequences.
+const SLOTS_MAX: u32 = 256;
+
+/// How the server is reached and what it allows, as given.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ServeFlags {
+    #[command(flatten)]
+    serving: ServingFlags,
+    #[command(flatten)]
+    template: TemplateFlags,
+    #[command(flatten)]
+    model: ModelFlags,
+    #[command(flatten)]
+    draft: DraftFlags,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+}
+
+/// How the server is reached and what it allows.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Server")]
+struct ServingFlags {
+    /// Address to listen on; others than the machine itself reach 0.0.0.0
+    #[arg(long, env = "LLAMA_ARG_HOST", value_name = "IP", default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, env = "LLAMA_ARG_PORT", value_name = "N", default_value_t = 8080)]
+    port: u16,
+    /// Texts made at once; others wait [-np]
+    #[arg(long, visible_alias = "max-num-seqs", env = "LLAMA_ARG_N_PARALLEL", value_name = "N")]
+    #[arg(default_value_t = SLOTS)]
+    parallel: u32,
+    /// Whether all texts have their cache in one pool [-kvu] [default: on where several drafters or
+    /// paths need it]
+    ///
+    /// With it, a prediction is verified beside what the drafter proposes, and texts whose drafts
+    /// differ in length share a pass. Without, a text is the same to the last bit alone and beside
+    /// others, prediction and drafter take turns, and many texts at once are faster.
+    #[arg(long, env = "LLAMA_ARG_KV_UNIFIED", value_name = "ON|OFF", value_parser = on_or_off)]
+    kv_unified: Option<bool>,
+    /// Name of the model in requests and answers; may be given several times [default: the file's
+    /// name]
+    #[arg(
+        short,
+        long,
+        visible_alias = "served-model-name",
+        env = "LLAMA_ARG_ALIAS",
+        value_name = "NAME"
+    )]
+    alias: Vec<String>,
+    /// Key that requests must have; may be given several times
+    #[arg(long, env = "LLAMA_API_KEY", value_name = "KEY", hide_env_values = true)]
+    api_key: Vec<String>,
+    /// File with such keys, one a line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Requests that may wait; further ones are told to come again (429)
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    max_queued_requests: usize,
+    /// Seconds a request may take, waiting included [-to]
+    #[arg(long, env = "LLAMA_ARG_TIMEOUT", value_name = "SECONDS", default_value_t = 600)]
+    timeout: u64,
+    /// Seconds a client may take to send a request
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    read_timeout: u64,
+    /// Most bytes of a request
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
+    max_body_size: usize,
+    /// Seconds texts may go on once the server is told to stop (SIGTERM or Ctrl-C; a second one
+    /// breaks them off)
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    shutdown_timeout: u64,
+    /// File with flags by their long names, in TOML; the command line and the environment go before
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How the log is written
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+    /// Write prompts into the log
+    #[arg(long)]
+    log_prompts: bool,
+}
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    /// For people
+    Text,
+    /// An object a line
+    Json,
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" | "true" | "1" => Ok(true),
+        "off" | "false" | "0" => Ok(false),
+        _ => Err("expected on or off".to_owned()),
+    }
+}
+
+impl ServeFlags {
+    /// Runs the command.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let Self { serving, template, model, draft, sampling } = self;
+        let gpu_missing = !GPU && (model.wants_gpu() || draft.wants_gpu());
+        if sampling.is_seeded() {
+            return Err(unused("--seed", "a seed is a request's", "send `seed` with it"));
+        }
+        if draft.predicts() {
+            let instead = "send `prediction` with it";
+            return Err(unused("--prediction", "a prediction is a request's", instead));
+        }
+        let slots = NonZeroU32::new(serving.parallel).filter(|n| n.get() <= SLOTS_MAX);
+        let slots = slots.ok_or_else(|| ConfigError::OutOfRange {
+            flag: "--parallel",
+            value: serving.parallel.to_string(),
+            expected: format!("1 to {SLOTS_MAX}"),
+        })?;
+        let (mut target, context) = model.resolve()?;
+        target.engine.unified = serving.kv_unified;
+        let rule_said = draft.rule_said();
+        let draft = draft.resolve(&target, false)?;
+        let several = draft.drafters.len() + draft.width.get() > 2;
+        if several && serving.kv_unified == Some(false) {
+            let reason = "several paths of a text need one pool";
+            return Err(unused("--kv-unified off", reason, "leave it out, or draft one path"));
+        }
+        let sampling = sampling.resolve()?;
+        let config = serving.config()?;
+        serving.start_log();
+        let interrupt = Interrupt::install()?;
+        let mut screen = Screen::new(&OutputConfig::notes());
+        let wanted = Wanted {
+            target: &target,
+            context,
+            draft: &draft,
+            sampling: &sampling,
+            gpu_missing,
+            slots,
+            predictions: true,
+        };
+        let loaded = load_for(&wanted, &interrupt, &mut screen);
+        if interrupt.is_pressed() {
+            return interrupt.or_stopped(loaded.map(|_| ExitCode::SUCCESS));
+        }
+        // From here on Ctrl-C stops the server, and no pass.
+        interrupt.release();
+        let defaults = drafts(&draft, rule_said);
+        let engine = engine(loaded?, &template.source(), serving.alias.clone(), defaults)?;
+        let address = SocketAddr::new(serving.host, serving.port);
+        if !serving.host.is_loopback() && config.api_keys.is_empty() {
+            screen.warn("anybody who reaches this address may use the model: add --api-key");
+        }
+        let server = Server::listen(address, engine, config)?;
+        tracing::info!(address = %server.address(), "listening");
+        stop_on_signals(&server)?;
+        server.run()?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn unused(flag: &'static str, reason: &'static str, instead: &'static str) -> anyhow::Error {
+    ConfigError::Unused { flag, reason, instead }.into()
+}
+
+impl ServingFlags {
+    fn config(&self) -> anyhow::Result<ServeConfig> {
+        let mut api_keys = self.api_key.clone();
+        if let Some(path) = &self.api_key_file {
+            let keys = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            api_keys.extend(keys.lines().map(str::trim).map(str::to_owned));
+        }
+        api_keys.retain(|key| !key.is_empty());
+        if api_keys.is_empty() && (self.api_key_file.is_some() || !self.api_key.is_empty()) {
+            anyhow::bail!("there is no API key in what was given: an empty one would let all in");
+        }
+        Ok(ServeConfig {
+            api_keys,
+            queue_max: self.max_queued_requests,
+            timeout: Duration::from_secs(self.timeout),
+            read_timeout: Duration::from_secs(self.read_timeout),
+            body_max: self.max_body_size,
+            grace: Duration::from_secs(self.shutdown_timeout),
+            log_prompts: self.log_prompts,
+        })
+    }
+
+    fn start_log(&self) {
+        let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+        let log = log.with_ansi(std::io::stderr().is_terminal());
+        match self.log_format {
+            LogFormat::Text => log.init(),
+            LogFormat::Json => log.json().flatten_event(true).init(),
+        }
+    }
+}
+
+/// What is drafted where a request says nothing; the prediction's drafter comes last.
+fn drafts(draft: &DraftConfig, rule: Option<forerun_decode::RuleChoice>) -> DraftDefaults {
+    let info = |drafter: &DrafterConfig| DrafterInfo {
+        name: drafter.name(),
+        is_model: matches!(drafter, DrafterConfig::Model(_)),
+    };
+    let predicted = DrafterInfo { name: "predicted", is_model: false };
+    DraftDefaults {
+        drafters: draft.drafters.iter().map(info).chain([predicted]).collect(),
+        length: draft.len.get(),
+        width: draft.width.get(),
+        may_stop: draft.may_stop(),
+        adaptive: draft.adaptive,
+        rule,
+    }
+}
+
+fn engine(
+    loaded: Loaded,
+    source: &TemplateSource,
+    names: Vec<String>,
+    mut drafts: DraftDefaults,
+) -> anyhow::Result<Engine> {
+    let model = &loaded.model;
+    let text = source.text(model)?;
+    let template = match source.template(model) {
+        Ok(template) => Some(template),
+        // A model for completions alone is served all the same.
+        Err(_) if matches!(source, TemplateSource::Model) => None,
+        Err(error) => return Err(error),
+    };
+    drafts.drafters.truncate(loaded.drafters.len());
+    let file = file_name(model.path());
+    let names = if names.is_empty() { vec![file.clone()] } else { names };
+    Ok(Engine {
+        tokenizer: loaded.tokenizer(),
+        template,
+        template_source: text,
+        sampling: loaded.sampling.clone(),
+        drafts,
+        model: ModelInfo {
+            names,
+            file,
+            description: model.description(),
+            parameters: model.parameter_count(),
+            size: model.size(),
+            trained_len: model.context_len(),
+        },
+        controller: loaded.controller,
+        decoder: loaded.decoder,
+    })
+}
+
+/// Has the server stop in an orderly way when it is told to, and at once when told again.
+fn stop_on_signals(server: &Server) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
+    let stop = server.stop();
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            stop.send_modify(|times| *times += 1);
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! One text held to a form.
+//!
+//! The library's matcher is a state with steps back. It is moved to each path that is asked for and
+//! left there, as the next path is most often one token longer, or what is committed.
+
+use std::collections::HashMap;
+use std::iter;
+use std::sync::Arc;
+
+use forerun_decode::{Constraint, ConstraintError, Token};
+use llguidance::Matcher;
+use llguidance::toktrie::SimpleVob;
+
+use crate::env::{Kind, Words};
+use crate::error::reason;
+
+/// Most masks kept of one round; a mask has a bit for each token.
+const MASKS_MAX: usize = 256;
+
+/// Holds one text to a form.
+///
+/// Made by [`GrammarEnv::constrain`](crate::GrammarEnv::constrain). Where the form may end, every end
+/// token of the model is allowed; where it must, nothing else is.
+///
+/// ```
+/// use forerun_decode::Constraint;
+/// use forerun_grammar::{Form, GrammarEnv};
+/// # use forerun_decode::{Special, Token, TokenizeError, Tokenizer};
+/// # struct Bytes;
+/// # impl Tokenizer for Bytes {
+/// #     fn vocab_len(&self) -> usize { 257 }
+/// #     fn tokenize(&self, text: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
+/// #         Ok(text.bytes().map(|byte| Token(byte.into())).collect())
+/// #     }
+/// #     fn start(&self) -> Option<Token> { None }
+/// #     fn is_end(&self, token: Token) -> bool { token == Token(256) }
+/// #     fn bytes(&self, token: Token, out: &mut Vec<u8>) { out.extend(u8::try_from(token.0)); }
+/// # }
+/// # let tokenizer = Bytes;
+/// let env = GrammarEnv::new(&tokenizer)?;
+/// let mut constraint = env.constrain(&Form::JsonObject)?;
+/// let draft = tokenizer.tokenize(r#"{"a": 1}!"#, Special::AsText)?;
+/// assert_eq!(constraint.admitted(&draft), 8); // All but the exclamation mark.
+///
+/// constraint.commit(&draft[..8]);
+/// assert_eq!(constraint.admitted(&[Token(256)]), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct GrammarConstraint {
+    matcher: Matcher,
+    words: Arc<Words>,
+    /// What the matcher has taken in beyond what is committed.
+    ahead: Vec<Token>,
+    /// Whether an end token is committed.
+    ended: bool,
+    /// What went wrong in taking in what was committed.
+    failure: Option<ConstraintError>,
+    /// Masks by path since the last commit: target and drafter ask for the same ones. None where the
+    /// path is not allowed.
+    masks: HashMap<Vec<Token>, Option<SimpleVob>>,
+}
+
+impl GrammarConstraint {
+    /// The text has not begun. The first mask is made, as a form without texts shows by it.
+    pub(crate) fn new(matcher: Matcher, words: Arc<Words>) -> Result<Self, ConstraintError> {
+        let masks = HashMap::new();
+        let (ahead, failure) = (Vec::new(), None);
+        let mut new = Self { matcher, words, ahead, ended: false, failure, masks };
+        let first = new.find(&[])?;
+        new.masks.insert(Vec::new(), first);
+        Ok(new)
+    }
+
+    /// Moves the matcher along the path as far as it is allowed, and says how far that is.
+    fn advance(&mut self, path: &[Token]) -> Result<usize, ConstraintError> {
+        let shared =
+            iter::zip(&self.ahead, path).take_while(|(ours, theirs)| ours == theirs).count();
+        let back = self.ahead.len() - shared;
+        if back > 0 {
+            self.matcher.rollback(back).map_err(failed)?;
+            // The library's last mask is known by the length of its parse, not by its content.
+            self.matcher.invalidate_bias_cache();
+            self.ahead.truncate(shared);
+        }
+        let words =
+            path[shared..].iter().take_while(|&&token| self.words.kind(token) == Kind::Word);
+        let ids: Vec<u32> = words.map(|token| token.0).collect();
+        let taken = self.matcher.try_consume_tokens(&ids).map_err(failed)?;
+        self.ahead.extend_from_slice(&path[shared..shared + taken]);
+        Ok(shared + taken)
+    }
+
+    /// What may follow the path, or none where it is not allowed or goes beyond the end.
+    fn find(&mut self, path: &[Token]) -> Result<Option<SimpleVob>, ConstraintError> {
+        if self.ended || self.advance(path)? < path.len() {
+            return Ok(None);
+        }
+        self.matcher.compute_mask_or_eos().map(Some).map_err(failed)
+    }
+
+    /// How many of the tokens may follow, the end token that may come after them included.
+    fn admit(&mut self, path: &[Token]) -> Result<usize, ConstraintError> {
+        if self.ended {
+            return Ok(0);
+        }
+        let words = self.advance(path)?;
+        let end = match path.get(words) {
+            Some(&token) if self.words.kind(token) == Kind::End => {
+                self.matcher.is_accepting().map_err(failed)?
+            }
+            _ => false,
+        };
+        Ok(words + usize::from(end))
+    }
+}
+
+impl Constraint for GrammarConstraint {
+    fn mask(&mut self, path: &[Token], logits: &mut [f32]) -> Result<(), ConstraintError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        if let Some(mask) = self.masks.get(path) {
+            forbid(mask.as_ref(), logits);
+            return Ok(());
+        }
+        let mask = self.find(path)?;
+        forbid(mask.as_ref(), logits);
+        if self.masks.len() < MASKS_MAX {
+            self.masks.insert(path.to_vec(), mask);
+        }
+        Ok(())
+    }
+
+    fn admitted(&mut self, path: &[Token]) -> usize {
+        // A failed matcher stays so: the next mask tells.
+        self.admit(path).unwrap_or(0)
+    }
+
+    fn commit(&mut self, tokens: &[Token]) {
+        if self.failure.is_none() {
+            self.failure = self.take_in(tokens).err();
+        }
+    }
+}
+
+impl GrammarConstraint {
+    /// Takes in what was committed.
+    fn take_in(&mut self, tokens: &[Token]) -> Result<(), ConstraintError> {
+        if self.ended {
+            return Ok(());
+        }
+        let end = tokens.iter().position(|&token| self.words.kind(token) == Kind::End);
+        let until = end.map_or(tokens.len(), |position| position + 1);
+        let admitted = self.admit(&tokens[..until])?;
+        if admitted < until {
+            let reason = format!("token {} is committed but not allowed", tokens[admitted].0);
+            return Err(ConstraintError { reason });
+        }
+        self.ended = end.is_some();
+        self.ahead.clear();
+        self.masks.clear();
+        Ok(())
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> ConstraintError {
+    ConstraintError { reason: reason(error) }
+}
+
+/// Sets to `-inf` what is not in the mask, which has 32 tokens in each of its words.
+fn forbid(mask: Option<&SimpleVob>, logits: &mut [f32]) {
+    let Some(mask) = mask else { return };
+    // A row longer than the vocabulary has nothing to say beyond it.
+    let words = mask.as_slice().iter().copied().chain(iter::repeat(0));
+    for (row, allowed) in iter::zip(logits.chunks_mut(32), words) {
+        match allowed {
+            0 => row.fill(f32::NEG_INFINITY),
+            u32::MAX => {}
+            _ => {
+                for (bit, logit) in row.iter_mut().enumerate() {
+                    if allowed & (1 << bit) == 0 {
+                        *logit = f32::NEG_INFINITY;
+                    }
+                }
+            }
+        }
+    }
+}

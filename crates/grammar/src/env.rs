@@ -1,0 +1,158 @@
+//! A model's vocabulary, ready for grammars.
+
+use std::panic;
+use std::sync::Arc;
+use std::thread;
+
+use forerun_decode::{Token, Tokenizer};
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+
+use crate::constraint::GrammarConstraint;
+use crate::error::{GrammarError, reason};
+use crate::form::Form;
+
+/// Most tokens of a vocabulary: the trie has 24 bits for a token.
+const VOCAB_MAX: usize = (1 << 24) - 1;
+/// Most bytes of a token that the trie takes. No model's vocabulary has longer ones that a grammar
+/// needs; they are never allowed.
+const WORD_MAX: usize = 1 << 10;
+/// The stack of the thread that compiles a form. The library walks rules and schemas by recursion,
+/// and a chain of rules as long as a form may be needs most of it. It is reserved, not used.
+const STACK: usize = 512 << 20;
+
+/// The words of a model, ready for grammars: made once, cheap to clone, shared by all threads.
+///
+/// ```
+/// use forerun_grammar::{Form, GrammarEnv};
+/// # use forerun_decode::{Special, Token, TokenizeError, Tokenizer};
+/// # struct Bytes;
+/// # impl Tokenizer for Bytes {
+/// #     fn vocab_len(&self) -> usize { 257 }
+/// #     fn tokenize(&self, text: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
+/// #         Ok(text.bytes().map(|byte| Token(byte.into())).collect())
+/// #     }
+/// #     fn start(&self) -> Option<Token> { None }
+/// #     fn is_end(&self, token: Token) -> bool { token == Token(256) }
+/// #     fn bytes(&self, token: Token, out: &mut Vec<u8>) { out.extend(u8::try_from(token.0)); }
+/// # }
+/// # let tokenizer = Bytes;
+/// let env = GrammarEnv::new(&tokenizer)?;
+/// assert!(env.constrain(&Form::Regex("[0-9]{4}".into())).is_ok());
+///
+/// let refused = env.constrain(&Form::Regex("[0-9".into())).err();
+/// assert!(refused.is_some_and(|error| error.to_string().contains("unclosed")));
+/// # Ok::<(), forerun_grammar::GrammarError>(())
+/// ```
+#[derive(Clone)]
+pub struct GrammarEnv {
+    factory: Arc<ParserFactory>,
+    words: Arc<Words>,
+}
+
+/// What each token is.
+pub(crate) struct Words {
+    kinds: Vec<Kind>,
+}
+
+/// What a token is to a grammar.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It has bytes.
+    Word,
+    /// It ends a text.
+    End,
+    /// It is never allowed: it has no bytes, or none of a text.
+    Other,
+}
+
+impl Words {
+    /// What the token is; one out of range is never allowed.
+    pub(crate) fn kind(&self, token: Token) -> Kind {
+        self.kinds.get(token.index()).copied().unwrap_or(Kind::Other)
+    }
+}
+
+impl GrammarEnv {
+    /// Reads the vocabulary.
+    ///
+    /// # Errors
+    /// Where it has no end token or is too large.
+    pub fn new(tokenizer: &dyn Tokenizer) -> Result<Self, GrammarError> {
+        let tokens = tokenizer.vocab_len();
+        let vocab_len = match u32::try_from(tokens) {
+            Ok(len) if tokens <= VOCAB_MAX => len,
+            _ => return Err(GrammarError::Vocabulary { tokens }),
+        };
+        let mut kinds = Vec::with_capacity(tokens);
+        let mut words = Vec::with_capacity(tokens);
+        for id in 0..vocab_len {
+            let (kind, word) = read(tokenizer, Token(id));
+            kinds.push(kind);
+            words.push(word);
+        }
+        let is_end = |id: &u32| tokenizer.is_end(Token(*id));
+        let ends: Vec<u32> = (0..vocab_len).filter(is_end).collect();
+        let Some(&first_end) = ends.first() else { return Err(GrammarError::Endless) };
+
+        let trie = TokTrie::from(&TokRxInfo::new(vocab_len, first_end), &words);
+        // An approximate tokeniser forces no tokens: whatever spells the form is allowed, and a mask
+        // is a function of the text alone.
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie.with_eos_tokens(&ends)));
+        let mut factory = ParserFactory::new_simple(&env).map_err(refused)?;
+        factory.quiet();
+        factory.limits_mut().verbose_errors = false;
+        Ok(Self { factory: Arc::new(factory), words: Arc::new(Words { kinds }) })
+    }
+
+    /// Holds a text to a form; the text has not begun.
+    ///
+    /// # Errors
+    /// Where the form is invalid, asks for what is not supported, is too large, or has no text that
+    /// this vocabulary can write.
+    pub fn constrain(&self, form: &Form) -> Result<GrammarConstraint, GrammarError> {
+        let matcher = thread::scope(|scope| {
+            let builder = thread::Builder::new().name("grammar".into()).stack_size(STACK);
+            let compiling =
+                builder.spawn_scoped(scope, || self.matcher(form.compile()?)).map_err(refused)?;
+            compiling.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
+        })?;
+        GrammarConstraint::new(matcher, Arc::clone(&self.words))
+            .map_err(|error| GrammarError::Refused { reason: error.reason })
+    }
+
+    fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher, GrammarError> {
+        let parser = self.factory.create_parser(grammar).map_err(refused)?;
+        let spec = parser.parser.grammar().lexer_spec();
+        // Lark can ask for what cannot be taken back, and so not be asked of a draft; for tokens
+        // that are no text; and for a temperature, which is not ours to set.
+        let unsupported = [
+            (!spec.can_rollback(), "`stop` or `max_tokens` in a grammar"),
+            (spec.special_token_rx.is_some(), "a token in a grammar"),
+            (spec.has_temperature, "`temperature` in a grammar"),
+        ];
+        if let Some(&(_, feature)) = unsupported.iter().find(|(asked, _)| *asked) {
+            return Err(GrammarError::Unsupported { feature });
+        }
+        Ok(Matcher::new(Ok(parser)))
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> GrammarError {
+    GrammarError::Refused { reason: reason(error) }
+}
+
+/// What the token is, and its bytes if it is a word.
+fn read(tokenizer: &dyn Tokenizer, token: Token) -> (Kind, Vec<u8>) {
+    let mut word = Vec::new();
+    if tokenizer.is_end(token) {
+        return (Kind::End, word);
+    }
+    tokenizer.bytes(token, &mut word);
+    // The byte 0xff is in no text, and the trie marks its own tokens with it.
+    if word.is_empty() || word.len() > WORD_MAX || word.contains(&0xff) {
+        return (Kind::Other, Vec::new());
+    }
+    (Kind::Word, word)
+}

@@ -1,0 +1,140 @@
+//! The HTTP interface: paths, keys, and the document that describes them.
+
+pub(crate) mod answer;
+mod chat;
+mod completions;
+pub(crate) mod error;
+mod extract;
+mod misc;
+mod stream;
+mod tools;
+pub(crate) mod types;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::Request;
+use axum::http::header;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use forerun_grammar::Form;
+use subtle::ConstantTimeEq;
+use utoipa::OpenApi;
+
+use self::error::ApiError;
+use self::types::ResponseFormat;
+use crate::state::State;
+
+/// What there is.
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Forerun", description = "Speculative decoding behind OpenAI's API."),
+    paths(
+        chat::chat_completions,
+        completions::completions,
+        misc::models,
+        misc::model,
+        misc::health,
+        misc::metrics,
+        misc::version,
+        misc::tokenize,
+        misc::detokenize,
+        misc::apply_template,
+        misc::props,
+    )
+)]
+struct Document;
+
+/// The paths, without keys: for health checks, metrics and the page itself.
+fn open() -> Router<Arc<State>> {
+    Router::new()
+        .route("/", get(misc::page))
+        .route("/favicon.ico", get(misc::no_icon))
+        .route("/health", get(misc::health))
+        .route("/v1/health", get(misc::health))
+        .route("/version", get(misc::version))
+        .route("/openapi.json", get(async || Json(Document::openapi())))
+}
+
+/// The paths that want a key where the server has some.
+fn guarded() -> Router<Arc<State>> {
+    Router::new()
+        .route("/v1/chat/completions", post(chat::chat_completions))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/models", get(misc::models))
+        .route("/v1/models/{model}", get(misc::model))
+        .route("/metrics", get(misc::metrics))
+        .route("/tokenize", post(misc::tokenize))
+        .route("/detokenize", post(misc::detokenize))
+        .route("/apply-template", post(misc::apply_template))
+        .route("/props", get(misc::props))
+}
+
+/// All paths.
+pub(crate) fn router(state: Arc<State>) -> Router {
+    guarded()
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&state), check_key))
+        .merge(open())
+        .fallback(async || ApiError::no_place())
+        .method_not_allowed_fallback(async || ApiError::wrong_method())
+        .layer(middleware::from_fn_with_state(Arc::clone(&state), log))
+        .with_state(state)
+}
+
+/// Lets nobody in without a key.
+async fn check_key(
+    axum::extract::State(state): axum::extract::State<Arc<State>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let keys = &state.config.api_keys;
+    let said = request.headers().get(header::AUTHORIZATION);
+    let said = said.and_then(|it| it.to_str().ok()?.strip_prefix("Bearer ")).unwrap_or_default();
+    // All keys are compared, each in constant time, so that the time tells nothing.
+    let known = keys
+        .iter()
+        .fold(subtle::Choice::from(0), |known, key| known | key.as_bytes().ct_eq(said.as_bytes()));
+    if keys.is_empty() || bool::from(known) {
+        next.run(request).await
+    } else {
+        ApiError::no_key().into_response()
+    }
+}
+
+/// Writes a line for each request, without what it says.
+async fn log(
+    axum::extract::State(state): axum::extract::State<Arc<State>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let started = Instant::now();
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    if status >= 400 {
+        state.metrics.refused(status);
+    }
+    let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(%method, path, status, ms, "request");
+    response
+}
+
+/// Runs what may take a while away from the threads that serve connections.
+async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(ApiError::internal("this request made the server stumble")))
+}
+
+/// The form of an answer.
+fn form_of(format: Option<ResponseFormat>) -> Option<Form> {
+    match format? {
+        ResponseFormat::Text {} => None,
+        ResponseFormat::JsonObject {} => Some(Form::JsonObject),
+        ResponseFormat::JsonSchema { json_schema } => Some(Form::JsonSchema(json_schema.schema)),
+    }
+}

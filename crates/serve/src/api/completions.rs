@@ -1,0 +1,159 @@
+//! `POST /v1/completions`: continues texts.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use forerun_decode::{Special, Token};
+
+use super::answer::{Completion, CompletionChoice, CompletionLogprobs, Head, Trace};
+use super::error::{ApiError, ErrorBody};
+use super::extract::{Body, Shared};
+use super::stream::{self, Sink};
+use super::types::{CompletionRequest, Prompt};
+use super::{form_of, off_thread};
+use crate::ask::{Asked, TOP_LOGPROBS_MAX, Wanted};
+use crate::state::State;
+use crate::texts::{Texts, Whole};
+use crate::worker::finish_reason;
+
+/// Tokens of an answer where the request does not say; OpenAI's.
+const LEN_DEFAULT: u32 = 16;
+
+/// Continues a text.
+#[utoipa::path(
+    post,
+    path = "/v1/completions",
+    request_body = CompletionRequest,
+    responses(
+        (status = 200, description = "The text, or a stream of it", body = Completion),
+        (status = "4XX", description = "What cannot be honoured, and why", body = ErrorBody),
+        (status = "5XX", description = "What went wrong here", body = ErrorBody),
+    )
+)]
+pub(crate) async fn completions(
+    Shared(state): Shared,
+    Body(request): Body<CompletionRequest>,
+) -> Result<Response, ApiError> {
+    let building = Arc::clone(&state);
+    let asked = off_thread(move || ask(&building, request)).await?;
+    let head = Head::new("cmpl-", "text_completion", asked.model.clone());
+    let stream = asked.about.stream;
+    let texts = Texts::begin(&state, asked)?;
+    if stream {
+        return Ok(stream::respond(|sink| chunks(state, head, texts, sink)));
+    }
+    whole(&state, head, texts).await
+}
+
+fn ask(state: &State, mut request: CompletionRequest) -> Result<Asked, ApiError> {
+    let common = request.common();
+    let prompts = match request.prompt {
+        Prompt::Text(text) => vec![state.prompt(&text)?],
+        Prompt::Texts(texts) => {
+            texts.iter().map(|text| state.prompt(text)).collect::<Result<_, _>>()?
+        }
+        Prompt::Tokens(ids) => vec![tokens(&ids)],
+        Prompt::TokenLists(lists) => lists.iter().map(|ids| tokens(ids)).collect(),
+    };
+    if request.logprobs.is_some_and(|top| top > TOP_LOGPROBS_MAX) {
+        let message = format!("at most {TOP_LOGPROBS_MAX} log-probabilities are given");
+        return Err(ApiError::field("logprobs", message));
+    }
+    if request.max_tokens == Some(0) {
+        return Err(ApiError::field("max_tokens", "max_tokens is 0; expected 1 or more"));
+    }
+    let wanted = Wanted {
+        prompts,
+        len_max: Some(request.max_tokens.unwrap_or(LEN_DEFAULT)),
+        logprobs: request.logprobs,
+        form: form_of(request.response_format),
+    };
+    state.ask(common, wanted)
+}
+
+fn tokens(ids: &[u32]) -> Vec<Token> {
+    ids.iter().map(|id| Token(*id)).collect()
+}
+
+impl State {
+    /// The tokens of a text, a start token first where the model wants one.
+    pub(crate) fn prompt(&self, text: &str) -> Result<Vec<Token>, ApiError> {
+        let tokens = self.tokenizer.tokenize(text, Special::Parse);
+        let mut tokens = tokens.map_err(|error| ApiError::field("prompt", error))?;
+        if let Some(start) = self.tokenizer.start().filter(|it| tokens.first() != Some(it)) {
+            tokens.insert(0, start);
+        }
+        Ok(tokens)
+    }
+}
+
+async fn whole(state: &State, head: Head, mut texts: Texts) -> Result<Response, ApiError> {
+    let all = texts.all().await?;
+    let about = &texts.about;
+    let choice = |(index, text): (usize, Whole)| CompletionChoice {
+        index,
+        logprobs: about
+            .logprobs
+            .then(|| CompletionLogprobs::new(&text.pieces, &*state.tokenizer, 0)),
+        speculative: about.trace.then(|| Trace::new(&text.pieces)),
+        text: text.text,
+        finish_reason: text.finish.map(finish_reason),
+    };
+    let choices = all.into_iter().enumerate().map(choice).collect();
+    let foot = about.foot(&texts.tallies);
+    let completion = Completion {
+        head,
+        choices,
+        usage: Some(foot.usage),
+        timings: Some(foot.timings),
+        speculative: Some(foot.speculative),
+        metrics: Some(foot.metrics),
+    };
+    Ok(Json(completion).into_response())
+}
+
+async fn chunks(state: Arc<State>, head: Head, mut texts: Texts, sink: Sink) {
+    let chunk = |choices| Completion {
+        head: head.clone(),
+        choices,
+        usage: None,
+        timings: None,
+        speculative: None,
+        metrics: None,
+    };
+    let mut offsets = vec![0; texts.about.choices];
+    while let Some(progress) = texts.next().await {
+        let progress = match progress {
+            Ok(progress) => progress,
+            Err(error) => return sink.fail(error).await,
+        };
+        let (about, index) = (&texts.about, progress.choice);
+        let text: String = progress.pieces.iter().map(|piece| piece.text.as_str()).collect();
+        let logprobs = about
+            .logprobs
+            .then(|| CompletionLogprobs::new(&progress.pieces, &*state.tokenizer, offsets[index]));
+        offsets[index] += text.chars().count();
+        let finish_reason = progress.finish.map(finish_reason);
+        let says = !text.is_empty() || finish_reason.is_some() || about.trace || about.logprobs;
+        if !says {
+            continue;
+        }
+        let speculative = about.trace.then(|| Trace::new(&progress.pieces));
+        let choice = CompletionChoice { index, text, logprobs, finish_reason, speculative };
+        let mut chunk = chunk(vec![choice]);
+        chunk.usage = about.continuous_usage.then(|| about.usage(&texts.tallies));
+        chunk.timings = about.timings.then(|| about.timings(&texts.tallies));
+        if !sink.send(&chunk).await {
+            return;
+        }
+    }
+    if texts.about.include_usage {
+        let foot = texts.about.foot(&texts.tallies);
+        let mut chunk = chunk(Vec::new());
+        (chunk.usage, chunk.timings) = (Some(foot.usage), Some(foot.timings));
+        (chunk.speculative, chunk.metrics) = (Some(foot.speculative), Some(foot.metrics));
+        sink.send(&chunk).await;
+    }
+    sink.done().await;
+}

@@ -1,0 +1,72 @@
+//! What handlers are given: the shared state, and a body that was read within its limits.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use serde::de::DeserializeOwned;
+
+use super::error::ApiError;
+use crate::state::State;
+
+/// What all requests share.
+pub(crate) struct Shared(pub(crate) Arc<State>);
+
+impl<S> FromRequestParts<S> for Shared
+where
+    Arc<State>: FromRef<S>,
+    S: Send + Sync,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(_: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
+        Ok(Self(Arc::from_ref(state)))
+    }
+}
+
+/// A body of JSON. Its type, its length and the time it takes to come are checked.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<S, T> FromRequest<S> for Body<T>
+where
+    Arc<State>: FromRef<S>,
+    S: Send + Sync,
+    T: DeserializeOwned,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
+        let state = Arc::<State>::from_ref(state);
+        let json = request.headers().get(header::CONTENT_TYPE).is_none_or(|kind| {
+            let kind = kind.to_str().unwrap_or_default();
+            kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json")
+        });
+        if !json {
+            let message = "the body must be JSON: send `Content-Type: application/json`";
+            return Err(ApiError::body(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        let most = state.config.body_max;
+        let too_large = || {
+            let message = format!("the body is larger than {most} bytes (--max-body-size)");
+            ApiError::body(StatusCode::PAYLOAD_TOO_LARGE, message)
+        };
+        let announced = request.headers().get(header::CONTENT_LENGTH);
+        let announced = announced.and_then(|it| it.to_str().ok()?.parse::<usize>().ok());
+        if announced.is_some_and(|len| len > most) {
+            return Err(too_large());
+        }
+        let reading = axum::body::to_bytes(request.into_body(), most);
+        let bytes = match tokio::time::timeout(state.config.read_timeout, reading).await {
+            Err(_) => return Err(ApiError::slow_body()),
+            Ok(Err(error)) => {
+                let limit = std::error::Error::source(&error)
+                    .is_some_and(|it| it.to_string().contains("length limit"));
+                let broken = || ApiError::body(StatusCode::BAD_REQUEST, "the body broke off");
+                return Err(if limit { too_large() } else { broken() });
+            }
+            Ok(Ok(bytes)) => bytes,
+        };
+        serde_json::from_slice(&bytes).map(Self).map_err(ApiError::invalid)
+    }
+}

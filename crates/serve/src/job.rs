@@ -1,0 +1,103 @@
+//! What the engine's thread is given, and what it gives back.
+
+use std::time::Instant;
+
+use forerun_decode::{
+    Constraint, DecodeError, Dropped, Finish, Piece, Plan, RuleChoice, Sampling, Stats,
+    StopStrings, Token,
+};
+use tokio::sync::mpsc;
+
+/// A text to make.
+pub(crate) struct Job {
+    /// Its place among the answers of its request.
+    pub(crate) choice: usize,
+    /// What it continues.
+    pub(crate) prompt: Vec<Token>,
+    /// Most tokens after that.
+    pub(crate) output_len_max: usize,
+    /// How tokens are drawn.
+    pub(crate) sampling: Sampling,
+    /// What ends it, beside an end token.
+    pub(crate) stops: StopStrings,
+    /// What fixes its random choices.
+    pub(crate) seed: u64,
+    /// What it is held to.
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
+    /// Whether log-probabilities are wanted, and of how many tokens beside.
+    pub(crate) logprobs: Option<usize>,
+    /// What is drafted.
+    pub(crate) drafting: Drafting,
+    /// What its output is expected to be.
+    pub(crate) prediction: Vec<Token>,
+    /// When the request came.
+    pub(crate) arrived: Instant,
+    /// When it must have ended.
+    pub(crate) deadline: Instant,
+    /// Who is told.
+    pub(crate) events: mpsc::Sender<Event>,
+}
+
+/// What may be drafted for a text.
+#[derive(Debug, Clone)]
+pub(crate) struct Drafting {
+    /// What is drafted where nothing is adapted, and how drafts are judged.
+    pub(crate) plan: Plan,
+    /// The rule's name.
+    pub(crate) rule: RuleChoice,
+    /// Whether the controller decides.
+    pub(crate) adaptive: bool,
+    /// Whether the request asked for no drafts.
+    pub(crate) refused: bool,
+}
+
+/// What a round did for a text.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// It went on.
+    Round(Box<Progress>),
+    /// It cannot go on, and with it its request.
+    Failed(Failure),
+}
+
+/// A text's latest tokens, and its sums so far.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// Its place among the answers of its request.
+    pub(crate) choice: usize,
+    /// The tokens.
+    pub(crate) pieces: Vec<Piece>,
+    /// Why it ended, where it did.
+    pub(crate) finish: Option<Finish>,
+    /// Its sums.
+    pub(crate) tally: Tally,
+}
+
+/// What making a text took.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tally {
+    /// The decoder's sums.
+    pub(crate) stats: Stats,
+    /// Prompt tokens that were cached.
+    pub(crate) cached: usize,
+    /// Tokens of the prediction that were committed as such.
+    pub(crate) predicted: usize,
+    /// For each round with a draft: tokens of the longest path, and accepted ones.
+    pub(crate) steps: Vec<(u32, u32)>,
+    /// Drafters that failed.
+    pub(crate) dropped: Vec<Dropped>,
+}
+
+/// Why a text failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The engine's.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// It took too long.
+    #[error("the request took longer than this server allows (--timeout)")]
+    Late,
+    /// The server is being stopped.
+    #[error("the server is shutting down: try again")]
+    Stopping,
+}

@@ -1,0 +1,33 @@
+//! An OpenAI-compatible server over the round of speculative decoding.
+//!
+//! One thread owns the engine ([`worker`](../src/worker.rs)): texts join and leave between rounds,
+//! and a round serves all of them in shared passes. Connections are tokio's: a request is read and
+//! checked (`api`), turned into jobs where every default is decided (`ask`), and put into a bounded
+//! queue; what the engine's thread gives comes back over a bounded channel.
+//!
+//! Nothing here knows llama.cpp: an [`Engine`] is handed in whole.
+
+mod api;
+mod ask;
+mod job;
+mod metrics;
+mod serve;
+mod slots;
+mod state;
+mod texts;
+mod worker;
+
+pub use serve::{ServeError, Server};
+pub use state::{DraftDefaults, DrafterInfo, Engine, ModelInfo, ServeConfig};
+
+/// What the clock says.
+#[expect(clippy::disallowed_methods, reason = "answers are dated, and templates may ask")]
+fn now() -> std::time::SystemTime {
+    std::time::SystemTime::now()
+}
+
+/// A number nobody can foresee.
+fn random() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    std::hash::RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,337 @@
+//! What gateways and dashboards see. Names are vLLM's where it has them; our own begin with
+//! `forerun:`.
+
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use forerun_decode::{Commit, Finish, Load, Times};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::job::Tally;
+
+/// How fast the measured speed-up forgets: some fifty rounds count.
+const FORGET: f64 = 0.98;
+
+type Seconds = Counter<f64, AtomicU64>;
+type Level = Gauge<f64, AtomicU64>;
+
+/// A label of one name.
+macro_rules! label {
+    ($name:ident, $field:ident) => {
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+        struct $name {
+            $field: String,
+        }
+    };
+}
+
+label!(Reason, reason);
+label!(FinishedReason, finished_reason);
+label!(At, position);
+label!(PartOf, part);
+
+/// Why nothing was drafted in a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Skipped {
+    /// The request said so.
+    Requested,
+    /// The server has no drafter the request may use.
+    NoDrafter,
+    /// The first token does not wait for a drafter.
+    FirstToken,
+    /// It would be slower.
+    DoesNotPay,
+    /// The drafters had nothing to propose.
+    NothingToSay,
+    /// A drafter failed.
+    DrafterFailed,
+    /// The text is at its end.
+    NoRoom,
+}
+
+impl Skipped {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Requested => "requested",
+            Self::NoDrafter => "no_drafter",
+            Self::FirstToken => "first_token",
+            Self::DoesNotPay => "does_not_pay",
+            Self::NothingToSay => "nothing_to_say",
+            Self::DrafterFailed => "drafter_failed",
+            Self::NoRoom => "no_room",
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    running: Gauge,
+    waiting: Gauge,
+    cache: Level,
+    first_token: Histogram,
+    between_tokens: Histogram,
+    per_token: Histogram,
+    whole: Histogram,
+    prompt_tokens: Counter,
+    cache_queries: Counter,
+    cache_hits: Counter,
+    generation_tokens: Counter,
+    success: Family<FinishedReason, Counter>,
+    failed: Counter,
+    refused: Family<Reason, Counter>,
+    drafts: Counter,
+    draft_tokens: Counter,
+    accepted_tokens: Counter,
+    accepted_at: Family<At, Counter>,
+    seconds: Family<PartOf, Seconds>,
+    skipped: Family<Reason, Counter>,
+    speedup: Level,
+    /// Seconds plain decoding would have taken, and those that were taken, of late.
+    recent: std::sync::Mutex<Recent>,
+}
+
+/// What the speed-up is made of.
+#[derive(Debug, Default)]
+struct Recent {
+    plain: f64,
+    spent: f64,
+    committed: f64,
+}
+
+impl Metrics {
+    pub(crate) fn new(model: &str) -> Self {
+        let latencies = || {
+            Histogram::new([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0])
+        };
+        let long = || Histogram::new([0.1, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0]);
+        let mut metrics = Self {
+            registry: Registry::with_labels(
+                [("model_name".into(), model.to_owned().into())].into_iter(),
+            ),
+            running: Gauge::default(),
+            waiting: Gauge::default(),
+            cache: Level::default(),
+            first_token: long(),
+            between_tokens: latencies(),
+            per_token: latencies(),
+            whole: long(),
+            prompt_tokens: Counter::default(),
+            cache_queries: Counter::default(),
+            cache_hits: Counter::default(),
+            generation_tokens: Counter::default(),
+            success: Family::default(),
+            failed: Counter::default(),
+            refused: Family::default(),
+            drafts: Counter::default(),
+            draft_tokens: Counter::default(),
+            accepted_tokens: Counter::default(),
+            accepted_at: Family::default(),
+            seconds: Family::default(),
+            skipped: Family::default(),
+            speedup: Level::default(),
+            recent: std::sync::Mutex::default(),
+        };
+        metrics.speedup.set(1.0);
+        metrics.register_requests();
+        metrics.register_speculation();
+        metrics
+    }
+
+    fn register_requests(&mut self) {
+        let Self { registry: all, .. } = self;
+        all.register("vllm:num_requests_running", "Texts being made", self.running.clone());
+        all.register("vllm:num_requests_waiting", "Requests in the queue", self.waiting.clone());
+        all.register("vllm:kv_cache_usage_perc", "How full the cache is, of 1", self.cache.clone());
+        all.register(
+            "vllm:time_to_first_token_seconds",
+            "From a request to its first token",
+            self.first_token.clone(),
+        );
+        all.register(
+            "vllm:inter_token_latency_seconds",
+            "Between tokens; those of one round share its time",
+            self.between_tokens.clone(),
+        );
+        all.register(
+            "vllm:request_time_per_output_token_seconds",
+            "After the first token, by request",
+            self.per_token.clone(),
+        );
+        all.register("vllm:e2e_request_latency_seconds", "Whole requests", self.whole.clone());
+        all.register("vllm:prompt_tokens", "Prompt tokens", self.prompt_tokens.clone());
+        all.register(
+            "vllm:prefix_cache_queries",
+            "Prompt tokens looked up in the cache",
+            self.cache_queries.clone(),
+        );
+        all.register("vllm:prefix_cache_hits", "Those that were there", self.cache_hits.clone());
+        all.register("vllm:generation_tokens", "Tokens made", self.generation_tokens.clone());
+        all.register("vllm:request_success", "Requests that ended well", self.success.clone());
+        all.register("forerun:requests_failed", "Requests that did not", self.failed.clone());
+        all.register(
+            "forerun:requests_refused",
+            "Requests that were not begun, by status",
+            self.refused.clone(),
+        );
+    }
+
+    fn register_speculation(&mut self) {
+        let Self { registry: all, .. } = self;
+        all.register("vllm:spec_decode_num_drafts", "Drafts", self.drafts.clone());
+        all.register(
+            "vllm:spec_decode_num_draft_tokens",
+            "Tokens drafted, on all paths",
+            self.draft_tokens.clone(),
+        );
+        all.register(
+            "vllm:spec_decode_num_accepted_tokens",
+            "Drafted tokens accepted",
+            self.accepted_tokens.clone(),
+        );
+        all.register(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "The same by position in the draft, from 0",
+            self.accepted_at.clone(),
+        );
+        all.register(
+            "forerun:round_seconds",
+            "Time of rounds: in draft models, the rest of drafting, the target, and verification",
+            self.seconds.clone(),
+        );
+        all.register(
+            "forerun:draft_skipped_rounds",
+            "Rounds of a text in which nothing was drafted, by reason",
+            self.skipped.clone(),
+        );
+        all.register(
+            "forerun:speedup_over_plain",
+            "Tokens of late over what plain decoding makes in the time, by measured passes",
+            self.speedup.clone(),
+        );
+    }
+
+    /// The text that Prometheus reads.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)
+            .expect("a string takes all that is written");
+        text
+    }
+
+    /// A request was put into the queue.
+    pub(crate) fn queued(&self) {
+        self.waiting.inc();
+    }
+
+    /// A request left it.
+    pub(crate) fn left_queue(&self) {
+        self.waiting.dec();
+    }
+
+    /// A request was refused.
+    pub(crate) fn refused(&self, status: u16) {
+        self.refused.get_or_create(&Reason { reason: status.to_string() }).inc();
+    }
+
+    /// How many texts are being made, and how full the cache is.
+    pub(crate) fn show(&self, running: usize, cache: f64) {
+        self.running.set(i64::try_from(running).unwrap_or(i64::MAX));
+        self.cache.set(cache);
+    }
+
+    /// A prompt began, of which so much was cached.
+    pub(crate) fn prompt(&self, len: usize, cached: usize) {
+        self.prompt_tokens.inc_by(len as u64);
+        self.cache_queries.inc_by(len as u64);
+        self.cache_hits.inc_by(cached as u64);
+    }
+
+    /// A text's first token came.
+    pub(crate) fn first_token(&self, after: Duration) {
+        self.first_token.observe(after.as_secs_f64());
+    }
+
+    /// Further tokens came together.
+    pub(crate) fn tokens(&self, after: Duration, count: usize) {
+        let each = after.as_secs_f64() / count as f64;
+        (0..count).for_each(|_| self.between_tokens.observe(each));
+    }
+
+    /// Tokens were made.
+    pub(crate) fn generated(&self, count: usize) {
+        self.generation_tokens.inc_by(count as u64);
+        self.recent().committed += count as f64;
+    }
+
+    /// A text ended, well or not.
+    pub(crate) fn ended(&self, tally: &Tally, arrived: Instant, finish: Option<Finish>) {
+        let Some(finish) = finish else {
+            self.failed.inc();
+            return;
+        };
+        let reason = crate::worker::finish_reason(finish).to_owned();
+        self.success.get_or_create(&FinishedReason { finished_reason: reason }).inc();
+        self.whole.observe(arrived.elapsed().as_secs_f64());
+        let stats = &tally.stats;
+        if stats.committed > 0 {
+            self.per_token.observe(stats.time.as_secs_f64() / stats.committed as f64);
+        }
+    }
+
+    /// Where a round's time went.
+    pub(crate) fn round(&self, times: &Times) {
+        let parts = [
+            ("draft_pass", times.draft_pass),
+            ("draft", times.draft),
+            ("target", times.target),
+            ("verify", times.verify),
+        ];
+        for (part, time) in parts {
+            let of = PartOf { part: part.to_owned() };
+            self.seconds.get_or_create(&of).inc_by(time.as_secs_f64());
+        }
+    }
+
+    /// What was drafted for a text in a round, or why nothing was.
+    pub(crate) fn drafted(&self, commit: &Commit, skipped: Option<Skipped>) {
+        if let Some(reason) = skipped {
+            self.skipped.get_or_create(&Reason { reason: reason.name().to_owned() }).inc();
+        }
+        if commit.drafted == 0 {
+            return;
+        }
+        self.drafts.inc();
+        self.draft_tokens.inc_by(commit.drafted as u64);
+        self.accepted_tokens.inc_by(commit.accepted as u64);
+        for position in 0..commit.accepted {
+            self.accepted_at.get_or_create(&At { position: position.to_string() }).inc();
+        }
+    }
+
+    /// A round of so many seconds is over, where a plain one takes `plain`.
+    pub(crate) fn speed(&self, plain: f64, seconds: f64, load: Load) {
+        let mut recent = self.recent();
+        // A prompt that is read makes no tokens, and plain decoding would read it too.
+        let texts = (1 + load.sequences) as f64;
+        if load.tokens == 0 {
+            let committed = std::mem::take(&mut recent.committed);
+            recent.plain = FORGET * recent.plain + plain * committed / texts;
+            recent.spent = FORGET * recent.spent + seconds;
+            if recent.spent > 0.0 {
+                self.speedup.set(recent.plain / recent.spent);
+            }
+        }
+        recent.committed = 0.0;
+    }
+
+    fn recent(&self) -> std::sync::MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

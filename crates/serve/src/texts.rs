@@ -1,0 +1,73 @@
+//! The answers of a request as they come.
+
+use forerun_decode::Finish;
+
+use crate::api::error::ApiError;
+use crate::ask::{About, Asked};
+use crate::job::{Event, Progress, Tally};
+use crate::state::State;
+use tokio::sync::mpsc;
+
+/// The answers of a request.
+pub(crate) struct Texts {
+    events: mpsc::Receiver<Event>,
+    /// What they say of themselves.
+    pub(crate) about: About,
+    /// The sums of each.
+    pub(crate) tallies: Vec<Tally>,
+    finished: usize,
+}
+
+impl Texts {
+    /// Begins them.
+    pub(crate) fn begin(state: &State, mut asked: Asked) -> Result<Self, ApiError> {
+        state.queue(&mut asked)?;
+        let Asked { events, about, .. } = asked;
+        let tallies = vec![Tally::default(); about.choices];
+        Ok(Self { events, about, tallies, finished: 0 })
+    }
+
+    /// What comes next; `None` once all have ended.
+    pub(crate) async fn next(&mut self) -> Option<Result<Progress, ApiError>> {
+        if self.finished == self.about.choices {
+            return None;
+        }
+        match self.events.recv().await {
+            Some(Event::Round(progress)) => {
+                self.tallies[progress.choice] = progress.tally.clone();
+                self.finished += usize::from(progress.finish.is_some());
+                Some(Ok(*progress))
+            }
+            Some(Event::Failed(failure)) => {
+                self.finished = self.about.choices;
+                Some(Err(failure.into()))
+            }
+            None => {
+                self.finished = self.about.choices;
+                // The thread that makes them is gone, or gave up a client that did not read.
+                Some(Err(ApiError::internal("the answer was broken off")))
+            }
+        }
+    }
+
+    /// All of them, whole.
+    pub(crate) async fn all(&mut self) -> Result<Vec<Whole>, ApiError> {
+        let mut texts: Vec<Whole> = (0..self.about.choices).map(|_| Whole::default()).collect();
+        while let Some(progress) = self.next().await {
+            let progress = progress?;
+            let text = &mut texts[progress.choice];
+            progress.pieces.iter().for_each(|piece| text.text.push_str(&piece.text));
+            text.pieces.extend(progress.pieces);
+            text.finish = progress.finish.or(text.finish);
+        }
+        Ok(texts)
+    }
+}
+
+/// A whole answer.
+#[derive(Debug, Default)]
+pub(crate) struct Whole {
+    pub(crate) text: String,
+    pub(crate) pieces: Vec<forerun_decode::Piece>,
+    pub(crate) finish: Option<Finish>,
+}

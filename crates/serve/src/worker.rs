@@ -1,0 +1,461 @@
+//! The thread that owns the engine: takes texts in, runs rounds, gives tokens out.
+//!
+//! Texts join and leave between rounds. A round serves all of them in shared passes; long prompts
+//! are read in pieces, so that they hold up the others little. What each text drafts is its own, or
+//! the controller's choice by what the round costs with all of them in it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use forerun_decode::{
+    Arm, Commit, Controller, Decoder, Drafts, Finish, Generation, Load, Plan, Round, Sampling,
+    Sequence, Slot, Times, Tokenizer,
+};
+use tokio::sync::mpsc;
+
+use crate::job::{Event, Failure, Job, Progress, Tally};
+use crate::metrics::{Metrics, Skipped};
+use crate::slots::Idle;
+
+/// How long reading a prompt may hold up the texts of others, a round.
+const STALL: Duration = Duration::from_millis(250);
+
+/// Tokens of prompts read in a round: at least while others wait, and at most.
+const READ_MIN: usize = 32;
+const READ_MAX: usize = 512;
+
+/// So few tokens are not worth counting as a prompt that is being read.
+const READ_SMALL: usize = 16;
+
+/// A prompt waits for another that shares so much more of it than is cached.
+const WORTH_WAITING: usize = 64;
+
+/// What the engine's thread works with.
+pub(crate) struct Worker {
+    decoder: Decoder,
+    controller: Option<Controller>,
+    tokenizer: Arc<dyn Tokenizer>,
+    metrics: Arc<Metrics>,
+    /// Set when texts are to be broken off.
+    abort: Arc<AtomicBool>,
+    jobs: mpsc::Receiver<Job>,
+    waiting: VecDeque<Job>,
+    idle: Idle,
+    active: Vec<Active>,
+    slot_count: usize,
+    /// Which drafters are models.
+    models: Vec<bool>,
+}
+
+/// A text being made.
+struct Active {
+    choice: usize,
+    generation: Generation,
+    events: mpsc::Sender<Event>,
+    arrived: Instant,
+    deadline: Instant,
+    adaptive: bool,
+    refused: bool,
+    plan: Plan,
+    tally: Tally,
+    /// When the last token came.
+    last: Option<Instant>,
+    /// Its part in the round at hand.
+    part: Part,
+}
+
+/// A text's part in a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// A token or more.
+    Speaks,
+    /// So many tokens of its prompt.
+    Reads(usize),
+    /// None: others read first.
+    Waits,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        mut decoder: Decoder,
+        controller: Option<Controller>,
+        tokenizer: Arc<dyn Tokenizer>,
+        metrics: Arc<Metrics>,
+        jobs: mpsc::Receiver<Job>,
+    ) -> Self {
+        let slot_count = decoder.target().slot_count();
+        let slots = (0..u32::try_from(slot_count).unwrap_or(u32::MAX)).map(Slot);
+        let models = decoder.drafters().iter().map(|it| it.name() == "draft-model").collect();
+        let sequence = |slot| Sequence::new(slot, Sampling::unshaped(), Plan::plain());
+        Self {
+            idle: Idle::new(slots.map(sequence)),
+            decoder,
+            controller,
+            tokenizer,
+            metrics,
+            abort: Arc::default(),
+            jobs,
+            waiting: VecDeque::new(),
+            active: Vec::new(),
+            slot_count,
+            models,
+        }
+    }
+
+    /// The flag that breaks off all texts.
+    pub(crate) fn abort(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.abort)
+    }
+
+    /// Works until nobody can send a job any more and all texts have ended.
+    pub(crate) fn run(mut self) {
+        while self.take_in() {
+            self.drop_the_late();
+            self.admit();
+            self.round();
+            self.metrics.show(self.active.len(), self.cache_share());
+        }
+    }
+
+    /// Takes in new jobs, and waits for one where there is nothing else to do. `false` at the end.
+    fn take_in(&mut self) -> bool {
+        if self.active.is_empty() && self.waiting.is_empty() {
+            self.metrics.show(0, self.cache_share());
+            match self.jobs.blocking_recv() {
+                Some(job) => self.waiting.push_back(job),
+                None => return false,
+            }
+        }
+        while self.waiting.len() < self.slot_count {
+            match self.jobs.try_recv() {
+                Ok(job) => self.waiting.push_back(job),
+                Err(_) => break,
+            }
+        }
+        true
+    }
+
+    /// Ends texts nobody waits for any more, and those that took too long.
+    fn drop_the_late(&mut self) {
+        let now = Instant::now();
+        let abort = self.abort.load(Ordering::Relaxed);
+        let over = |events: &mpsc::Sender<Event>, deadline: Instant| {
+            let failure = match (abort, now >= deadline) {
+                (true, _) => Some(Failure::Stopping),
+                (_, true) => Some(Failure::Late),
+                _ => None,
+            };
+            let over = events.is_closed() || failure.is_some();
+            if let Some(failure) = failure {
+                // Where it is full or closed, closing it says the same.
+                let _ = events.try_send(Event::Failed(failure));
+            }
+            over
+        };
+        let metrics = &self.metrics;
+        self.waiting.retain(|job| {
+            let over = over(&job.events, job.deadline);
+            if over {
+                metrics.left_queue();
+            }
+            !over
+        });
+        let mut index = 0;
+        while index < self.active.len() {
+            let text = &self.active[index];
+            if over(&text.events, text.deadline) {
+                self.metrics.ended(&text.tally, text.arrived, None);
+                self.leave(index);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// Gives waiting texts the free slots.
+    fn admit(&mut self) {
+        let mut at = 0;
+        while at < self.waiting.len() && !self.idle.is_empty() {
+            if self.waits_for_another(&self.waiting[at]) {
+                at += 1;
+                continue;
+            }
+            let Some(job) = self.waiting.remove(at) else { return };
+            self.metrics.left_queue();
+            self.begin(job);
+        }
+    }
+
+    /// Whether a text in the making is about to read what this one begins with.
+    fn waits_for_another(&self, job: &Job) -> bool {
+        let idle = self.idle.iter().map(|sequence| sequence.shares(&job.prompt));
+        let busy = self.active.iter().map(|text| text.generation.sequence());
+        let cached = idle.chain(busy.clone().map(|other| other.shares(&job.prompt))).max();
+        let coming = busy.filter(|other| other.unread() > READ_SMALL).map(|other| {
+            let pairs = other.tokens().iter().zip(&job.prompt);
+            pairs.take_while(|(one, other)| one == other).count()
+        });
+        coming.max().unwrap_or(0) >= cached.unwrap_or(0) + WORTH_WAITING
+    }
+
+    fn begin(&mut self, job: Job) {
+        let busy = self.active.iter().map(|text| text.generation.sequence());
+        let taken = self.idle.take(&mut self.decoder, job.prompt, job.output_len_max, busy);
+        let Some((mut sequence, cached)) = taken else { return };
+        sequence.sampling = job.sampling;
+        sequence.constraint = job.constraint;
+        sequence.logprobs = job.logprobs;
+        sequence.plan = job.drafting.plan.clone();
+        for drafter in self.decoder.drafters() {
+            drafter.predict(sequence.slot(), &job.prediction);
+        }
+        self.metrics.prompt(sequence.prompt_len(), cached);
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let mut generation = Generation::new(sequence, tokenizer, &job.stops, job.seed);
+        if let Some(controller) = &self.controller {
+            let rule = job.drafting.rule;
+            let named = &job.drafting.plan.drafters;
+            let Plan { width: width_max, scheme, .. } = job.drafting.plan;
+            let paths_max = self.decoder.target().paths_max();
+            generation = generation.paced(controller.pace(|arm| {
+                let of_plan = arm.drafters.iter().all(|drafter| named.contains(drafter));
+                let fits =
+                    arm.width <= width_max && arm.drafters.len() + arm.width - 1 <= paths_max;
+                of_plan && fits && rule.scheme(&drafts(arm, &self.models)) == Ok(scheme)
+            }));
+        }
+        self.active.push(Active {
+            choice: job.choice,
+            generation,
+            events: job.events,
+            arrived: job.arrived,
+            deadline: job.deadline,
+            adaptive: job.drafting.adaptive && self.controller.is_some(),
+            refused: job.drafting.refused,
+            plan: job.drafting.plan,
+            tally: Tally { cached, ..Tally::default() },
+            last: None,
+            part: Part::Waits,
+        });
+    }
+
+    /// Runs one round for all texts that have a part in it.
+    fn round(&mut self) {
+        if self.active.is_empty() {
+            return;
+        }
+        let load = self.share_out();
+        self.choose(load);
+        let started = Instant::now();
+        let mut turns = Vec::with_capacity(self.active.len());
+        for text in &mut self.active {
+            if text.part != Part::Waits {
+                turns.push(text.generation.turn());
+            }
+        }
+        match self.decoder.round(&mut turns) {
+            Ok(round) => self.commit(round, started.elapsed().as_secs_f64(), load),
+            Err(error) if turns.len() == 1 => {
+                let part = |text: &Active| text.part != Part::Waits;
+                if let Some(index) = self.active.iter().position(part) {
+                    self.fail(index, error.into());
+                }
+            }
+            // One of them is to blame, and the others are not to suffer for it.
+            Err(_) => self.one_by_one(),
+        }
+    }
+
+    /// Decides who reads and who speaks, and how much is read.
+    fn share_out(&mut self) -> Load {
+        let unread = |text: &Active| text.generation.sequence().unread();
+        let speaking = self.active.iter().filter(|text| unread(text) <= READ_SMALL).count();
+        let mut budget = match &self.controller {
+            _ if speaking == 0 => READ_MAX,
+            Some(controller) => controller.costs().target.tokens_within(STALL.as_secs_f64()),
+            None => READ_MIN,
+        };
+        budget = budget.clamp(READ_MIN, READ_MAX);
+        let mut read = 0;
+        for text in &mut self.active {
+            let unread = unread(text);
+            let most = unread.min(budget - read);
+            text.part = match most {
+                _ if unread <= READ_SMALL => Part::Speaks,
+                0 => Part::Waits,
+                _ => Part::Reads(most),
+            };
+            text.generation.read_at_most(READ_MAX);
+            if let Part::Reads(tokens) = text.part {
+                text.generation.read_at_most(tokens);
+                read += tokens;
+            }
+        }
+        Load { sequences: speaking.saturating_sub(1), tokens: read }
+    }
+
+    /// Has every text's plan for this round decided.
+    fn choose(&mut self, load: Load) {
+        for text in &mut self.active {
+            match &mut self.controller {
+                Some(controller) if text.adaptive && text.part == Part::Speaks => {
+                    text.generation.choose(&mut self.decoder, controller, load);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn commit(&mut self, round: Round, seconds: f64, load: Load) {
+        if let Some(controller) = &mut self.controller {
+            controller.observe(&round.passes);
+        }
+        self.metrics.round(&round.times);
+        let took_part = |index: &usize| self.active[*index].part != Part::Waits;
+        let places: Vec<usize> = (0..self.active.len()).filter(took_part).collect();
+        let mut over = Vec::new();
+        for (index, commit) in places.into_iter().zip(round.commits) {
+            let text = &mut self.active[index];
+            if let Some(controller) = &mut self.controller {
+                text.generation.learn(controller, &commit, seconds, load);
+            }
+            if !self.deliver(index, commit, round.times) {
+                over.push(index);
+            }
+        }
+        if let Some(controller) = &self.controller {
+            let plain = load.seconds(&controller.costs().target, 0.0);
+            self.metrics.speed(plain, seconds, load);
+        }
+        over.into_iter().rev().for_each(|index| self.leave(index));
+    }
+
+    /// Gives a text's new tokens out; `false` where it is over.
+    fn deliver(&mut self, index: usize, commit: Commit, times: Times) -> bool {
+        let context_len = self.decoder.target().context_len();
+        let predicted = self.decoder.drafters().iter().position(|it| it.name() == "predicted");
+        let text = &mut self.active[index];
+        let skipped = text.skipped(&commit);
+        self.metrics.drafted(&commit, skipped);
+        if commit.drafted > 0 {
+            let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            text.tally.steps.push((count(commit.draft_len), count(commit.accepted)));
+        }
+        let of_prediction = commit.guesses.iter().filter(|it| Some(it.drafter) == predicted);
+        text.tally.predicted += of_prediction.map(|guess| guess.accepted).sum::<usize>();
+        let chunk = text.generation.committed(commit, times, context_len);
+        text.tally.dropped.extend(chunk.dropped);
+        text.tally.stats = text.generation.stats().clone();
+        let count = chunk.pieces.len();
+        if count == 0 {
+            return true;
+        }
+        let now = Instant::now();
+        match text.last.replace(now) {
+            None => self.metrics.first_token(now - text.arrived),
+            Some(last) => self.metrics.tokens(now - last, count),
+        }
+        self.metrics.generated(count);
+        let finish = chunk.finish;
+        let (choice, tally) = (text.choice, text.tally.clone());
+        let progress = Progress { choice, pieces: chunk.pieces, finish, tally };
+        // A client that does not read for so long that its queue is full is given up.
+        let sent = text.events.try_send(Event::Round(Box::new(progress))).is_ok();
+        if sent && finish.is_none() {
+            return true;
+        }
+        self.metrics.ended(&text.tally, text.arrived, finish.filter(|_| sent));
+        false
+    }
+
+    /// Runs a round for each text alone, after one for all failed.
+    fn one_by_one(&mut self) {
+        let mut index = 0;
+        while index < self.active.len() {
+            let text = &mut self.active[index];
+            if text.part == Part::Waits {
+                index += 1;
+                continue;
+            }
+            match self.decoder.round(&mut [text.generation.turn()]) {
+                Ok(mut round) => {
+                    let commit = round.commits.pop().expect("one turn, one commit");
+                    if self.deliver(index, commit, round.times) {
+                        index += 1;
+                    } else {
+                        self.leave(index);
+                    }
+                }
+                Err(error) => self.fail(index, error.into()),
+            }
+        }
+    }
+
+    fn fail(&mut self, index: usize, failure: Failure) {
+        let text = &self.active[index];
+        tracing::error!(%failure, "a text failed");
+        self.metrics.ended(&text.tally, text.arrived, None);
+        let _ = text.events.try_send(Event::Failed(failure));
+        self.leave(index);
+    }
+
+    /// Gives a text's slot back.
+    fn leave(&mut self, index: usize) {
+        let text = self.active.remove(index);
+        let mut sequence = text.generation.into_sequence();
+        sequence.constraint = None;
+        for drafter in self.decoder.drafters() {
+            drafter.predict(sequence.slot(), &[]);
+        }
+        self.idle.put(sequence);
+    }
+
+    /// How full the target's cache is.
+    fn cache_share(&self) -> f64 {
+        let busy = self.active.iter().map(|text| text.generation.sequence());
+        let held: usize = busy.chain(self.idle.iter()).map(Sequence::cached_len).sum();
+        held as f64 / (self.slot_count * self.decoder.target().context_len()) as f64
+    }
+}
+
+impl Active {
+    /// Why nothing was drafted, where nothing was.
+    fn skipped(&self, commit: &Commit) -> Option<Skipped> {
+        match commit {
+            Commit { committed: 0, .. } => None,
+            Commit { drafted: 1.., .. } => None,
+            _ if self.refused => Some(Skipped::Requested),
+            _ if self.plan.drafters.is_empty() => Some(Skipped::NoDrafter),
+            _ if self.last.is_none() => Some(Skipped::FirstToken),
+            _ if !self.tally.dropped.is_empty() => Some(Skipped::DrafterFailed),
+            Commit { asked: 0, .. } if self.adaptive => Some(Skipped::DoesNotPay),
+            Commit { asked: 0, .. } => Some(Skipped::NoRoom),
+            _ => Some(Skipped::NothingToSay),
+        }
+    }
+}
+
+/// What an arm would draft, for a rule that is to judge it.
+fn drafts(arm: &Arm, models: &[bool]) -> Drafts {
+    Drafts {
+        drafters: arm.drafters.len(),
+        has_model: arm.drafters.iter().any(|drafter| models[*drafter]),
+        // That was asked when the request came.
+        may_stop: false,
+        width: arm.width,
+        paths: None,
+    }
+}
+
+/// The finish reason OpenAI's API knows.
+pub(crate) fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::End | Finish::Stop => "stop",
+        Finish::Length | Finish::Context => "length",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,302 @@
+//! The engine's thread over a toy engine: who is served when, and that texts do not disturb each
+//! other.
+#![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
+
+use forerun_decode::{
+    Constraint, ConstraintError, CostCurve, Costs, Engine, ModelDrafter, PredictedDrafter,
+    RuleChoice, Special, StopStrings, Token, TokenizeError, ToyEngine, ToyModel,
+};
+
+use super::*;
+use crate::job::Drafting;
+
+const VOCAB: usize = 6;
+const END: Token = Token(5);
+
+/// Tokens are the letters a to e, and an end.
+struct Letters;
+
+impl Tokenizer for Letters {
+    fn vocab_len(&self) -> usize {
+        VOCAB
+    }
+    fn tokenize(&self, text: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
+        Ok(text.bytes().map(|byte| Token(u32::from(byte - b'a'))).collect())
+    }
+    fn start(&self) -> Option<Token> {
+        None
+    }
+    fn is_end(&self, token: Token) -> bool {
+        token == END
+    }
+    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
+        out.push(b'a' + u8::try_from(token.0).unwrap());
+    }
+}
+
+fn toy(seed: u64) -> Box<dyn Engine> {
+    let model = ToyModel { vocab_len: VOCAB, order: 3, seed, spread: 2.0 };
+    Box::new(ToyEngine::new(model, 512).slots(3))
+}
+
+/// A server's thread, and where its jobs go.
+struct Running {
+    jobs: mpsc::Sender<Job>,
+    abort: Arc<AtomicBool>,
+    metrics: Arc<Metrics>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Running {
+    fn start(adaptive: bool) -> Self {
+        let drafter = Box::new(ModelDrafter::new(toy(2)));
+        let decoder =
+            Decoder::new(toy(1), vec![drafter, Box::new(PredictedDrafter::default())]).unwrap();
+        let curve = CostCurve::new([(1, 1e-4), (64, 2e-4)]);
+        let costs = Costs { target: curve.clone(), drafters: vec![Some(curve), None] };
+        let arms = [vec![0], vec![1], vec![0, 1]].map(|drafters| Arm { drafters, width: 1 });
+        let controller = adaptive.then(|| Controller::new(costs, arms.to_vec(), 4));
+        let metrics = Arc::new(Metrics::new("toy"));
+        let (jobs, queue) = mpsc::channel(64);
+        let worker =
+            Worker::new(decoder, controller, Arc::new(Letters), Arc::clone(&metrics), queue);
+        let abort = worker.abort();
+        let thread = std::thread::spawn(move || worker.run());
+        Self { jobs, abort, metrics, thread }
+    }
+
+    fn send(&self, job: Job) {
+        self.metrics.queued();
+        self.jobs.blocking_send(job).unwrap();
+    }
+
+    fn stop(self) {
+        drop(self.jobs);
+        self.thread.join().unwrap();
+    }
+
+    /// A text alone.
+    fn text(&self, prompt: &str, len: usize, drafters: Vec<usize>) -> Done {
+        let (job, events) = job(prompt, len, drafters);
+        self.send(job);
+        done(events)
+    }
+}
+
+/// A job whose text depends on its prompt alone, whatever is drafted.
+fn job(prompt: &str, len: usize, drafters: Vec<usize>) -> (Job, mpsc::Receiver<Event>) {
+    let (events, receiver) = mpsc::channel(1024);
+    let rule = RuleChoice::Coupled;
+    let plan = Plan::drafted(drafters, 3, rule.verification(7));
+    let never = (END, f32::NEG_INFINITY);
+    let now = Instant::now();
+    let job = Job {
+        choice: 0,
+        prompt: Letters.tokenize(prompt, Special::AsText).unwrap(),
+        output_len_max: len,
+        sampling: Sampling { logit_bias: vec![never], ..Sampling::unshaped() },
+        stops: StopStrings::new(Vec::<String>::new()).unwrap(),
+        seed: 7,
+        constraint: None,
+        logprobs: None,
+        drafting: Drafting { plan, rule, adaptive: true, refused: false },
+        prediction: Vec::new(),
+        arrived: now,
+        deadline: now + Duration::from_secs(60),
+        events,
+    };
+    (job, receiver)
+}
+
+/// What came of a text.
+#[derive(Debug, Default)]
+struct Done {
+    text: String,
+    finish: Option<Finish>,
+    failure: Option<Failure>,
+    tally: Tally,
+    rounds: usize,
+}
+
+fn done(mut events: mpsc::Receiver<Event>) -> Done {
+    let mut done = Done::default();
+    while let Some(event) = events.blocking_recv() {
+        match event {
+            Event::Round(progress) => {
+                progress.pieces.iter().for_each(|piece| done.text.push_str(&piece.text));
+                done.rounds += 1;
+                done.finish = progress.finish;
+                done.tally = progress.tally;
+            }
+            Event::Failed(failure) => done.failure = Some(failure),
+        }
+    }
+    done
+}
+
+const PROMPTS: [&str; 7] = ["abc", "cab", "eeee", "abca", "d", "bbcc", "edcba"];
+
+#[test]
+fn texts_are_the_same_alone_and_beside_others_with_any_drafter_or_none() {
+    let alone = Running::start(false);
+    let expected: Vec<String> =
+        PROMPTS.iter().map(|prompt| alone.text(prompt, 60, vec![]).text).collect();
+    alone.stop();
+    for adaptive in [false, true] {
+        let server = Running::start(adaptive);
+        // More texts than slots, of different lengths, drafters and beginnings.
+        let sent: Vec<_> = PROMPTS
+            .iter()
+            .enumerate()
+            .map(|(index, prompt)| {
+                let drafters = [vec![], vec![0], vec![0, 1]][index % 3].clone();
+                let (mut job, events) = job(prompt, 60, drafters);
+                job.prediction = Letters.tokenize("abcabcabc", Special::AsText).unwrap();
+                server.send(job);
+                events
+            })
+            .collect();
+        let texts: Vec<Done> = sent.into_iter().map(done).collect();
+        for (text, expected) in texts.iter().zip(&expected) {
+            assert_eq!((&text.text, text.finish), (expected, Some(Finish::Length)));
+        }
+        let accepted = texts.iter().any(|text| text.tally.stats.accepted > 0);
+        assert!(accepted || adaptive, "something was drafted");
+        server.stop();
+    }
+}
+
+#[test]
+fn a_long_prompt_does_not_hold_up_the_others() {
+    let server = Running::start(false);
+    let (short, mut events) = job("abc", 300, vec![]);
+    server.send(short);
+    // Once the short one speaks, the long one comes.
+    events.blocking_recv().unwrap();
+    let (long, long_events) = job(&"abcde".repeat(80), 1, vec![]);
+    server.send(long);
+    let long = std::thread::spawn(move || (done(long_events), Instant::now()));
+    let mut rest = 0;
+    let mut after_long = 0;
+    let mut ended = None;
+    while let Some(Event::Round(progress)) = events.blocking_recv() {
+        rest += progress.pieces.len();
+        if ended.is_none() && long.is_finished() {
+            ended = Some(rest);
+        }
+        after_long += usize::from(ended.is_some());
+    }
+    let (long, _) = long.join().unwrap();
+    assert_eq!(long.finish, Some(Finish::Length));
+    let read = usize::try_from(long.tally.stats.prompt_read).unwrap();
+    assert_eq!(read + long.tally.cached, 400);
+    // 400 tokens in pieces of 32 take 13 rounds, and the other had a token in each.
+    assert!(rest > 250 && rest - after_long >= 12, "{rest} and {after_long}");
+    server.stop();
+}
+
+#[test]
+fn what_is_cached_is_not_read_again() {
+    let server = Running::start(false);
+    let prompt = "abcde".repeat(20);
+    assert_eq!(server.text(&prompt, 5, vec![0]).tally.cached, 0);
+    // The same slot goes on; then another gets a copy of what they share.
+    let longer = format!("{prompt}ab");
+    assert_eq!(server.text(&longer, 5, vec![0]).tally.cached, 100);
+    let (long, events) = job(&format!("{prompt}ea"), 200, vec![0]);
+    server.send(long);
+    let beside = server.text(&format!("{prompt}eb"), 5, vec![0]);
+    assert!(beside.tally.cached >= 100, "{}", beside.tally.cached);
+    assert_eq!(done(events).finish, Some(Finish::Length));
+    // Both speak as they would have without a cache.
+    let fresh = Running::start(false);
+    assert_eq!(beside.text, fresh.text(&format!("{prompt}eb"), 5, vec![]).text);
+    fresh.stop();
+    server.stop();
+}
+
+/// Fails after a few tokens.
+#[derive(Debug)]
+struct Fails(usize);
+
+impl Constraint for Fails {
+    fn mask(&mut self, _: &[Token], _: &mut [f32]) -> Result<(), ConstraintError> {
+        match self.0 {
+            0 => Err(ConstraintError { reason: "enough".to_owned() }),
+            _ => Ok(()),
+        }
+    }
+    fn admitted(&mut self, path: &[Token]) -> usize {
+        path.len()
+    }
+    fn commit(&mut self, tokens: &[Token]) {
+        self.0 = self.0.saturating_sub(tokens.len());
+    }
+}
+
+#[test]
+fn one_text_that_fails_leaves_the_others_alone() {
+    let alone = Running::start(false);
+    let expected = alone.text("abc", 100, vec![]).text;
+    alone.stop();
+    let server = Running::start(false);
+    let (well, events) = job("abc", 100, vec![0]);
+    server.send(well);
+    let (mut bad, bad_events) = job("cab", 100, vec![0]);
+    bad.constraint = Some(Box::new(Fails(9)));
+    server.send(bad);
+    let bad = done(bad_events);
+    assert!(matches!(bad.failure, Some(Failure::Decode(_))), "{bad:?}");
+    assert!(!bad.text.is_empty() && bad.finish.is_none());
+    assert_eq!(done(events).text, expected);
+    server.stop();
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_slot() {
+    let server = Running::start(false);
+    for _ in 0..20 {
+        let (job, mut events) = job("abc", 400, vec![0]);
+        server.send(job);
+        events.blocking_recv().unwrap();
+        drop(events);
+    }
+    let text = server.text("abc", 10, vec![]);
+    assert_eq!(text.text.len(), 10);
+    let shown = server.metrics.text();
+    assert!(shown.contains("vllm:num_requests_waiting{model_name=\"toy\"} 0"), "{shown}");
+    server.stop();
+}
+
+#[test]
+fn what_takes_too_long_or_is_broken_off_says_so() {
+    let server = Running::start(false);
+    let (mut late, events) = job("abc", 400, vec![]);
+    late.deadline = Instant::now();
+    server.send(late);
+    assert_eq!(done(events).failure, Some(Failure::Late));
+    let (job, mut events) = job("abc", usize::MAX, vec![]);
+    server.send(job);
+    events.blocking_recv().unwrap();
+    server.abort.store(true, Ordering::Relaxed);
+    let stopped = done(events);
+    // The context may have been full before the flag was seen.
+    assert!(stopped.failure == Some(Failure::Stopping) || stopped.finish == Some(Finish::Context));
+    server.stop();
+}
+
+#[test]
+fn predictions_are_counted() {
+    let server = Running::start(false);
+    let expected = server.text("abc", 40, vec![]).text;
+    let (mut predicted, events) = job("abc", 40, vec![1]);
+    predicted.drafting.adaptive = false;
+    predicted.prediction = Letters.tokenize(&expected, Special::AsText).unwrap();
+    server.send(predicted);
+    let predicted = done(events);
+    assert_eq!(predicted.text, expected);
+    // The first token is not drafted, and of each round one token is the target's own.
+    assert!(predicted.tally.predicted >= 27, "{}", predicted.tally.predicted);
+    assert!(predicted.rounds < 15, "{}", predicted.rounds);
+    server.stop();
+}
