@@ -73,6 +73,27 @@ fuzz cases="100000" seed="1":
         FORERUN_FUZZ_CASES={{ cases }} FORERUN_FUZZ_SEED={{ seed }} \
         cargo test --release -p forerun-verify --test props report -- --ignored --nocapture
 
+# The server with real weights: OpenAI's clients, exactness, operation, OpenAPI, the page. FORERUN_FULL=1 for the long run.
+clients *args:
+    cargo build -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/debug/forerun" python3 -m pytest tests/serve {{ args }}
+
+# The pictures of the page in docs, from a real chat; needs chromium and npm.
+page:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" FORERUN_PICTURES="$PWD/docs" \
+        python3 -m pytest tests/serve/test_page.py
+
+# The server under load, beside llama-server (LLAMA_SERVER names its binary): writes bench/serve/load.md.
+load *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/load.py {{ args }}
+
+# Half an hour at capacity with clients that misbehave: writes bench/serve/soak.md.
+soak *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/soak.py {{ args }}
+
 # Plain against drafted decoding on a real model, 20,000 texts in all: writes bench/decode/two-sample.md.
 two-sample samples="5000":
     FORERUN_SAMPLES={{ samples }} FORERUN_WRITE_REPORTS=1 \

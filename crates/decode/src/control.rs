@@ -208,6 +208,23 @@ impl Controller {
         pace.choice
     }
 
+    /// Changes the length of what was chosen, to nothing too: where texts share a pass only as far as
+    /// their drafts are of one length, they are better of one mind. What is plain stays so. Gives what
+    /// it came to.
+    pub fn settle(&self, pace: &mut Pace, sequence: &mut Sequence, len: usize) -> Choice {
+        let len = len.min(self.len_max);
+        if pace.choice.arm.is_none() || pace.choice.len == len {
+            return pace.choice;
+        }
+        pace.choice.len = len;
+        sequence.plan.draft_len = len;
+        if len == 0 {
+            (pace.choice.arm, pace.choice.trial) = (None, false);
+            sequence.plan.drafters.clear();
+        }
+        pace.choice
+    }
+
     /// Learns what the passes of a round took.
     pub fn observe(&mut self, passes: &Passes) {
         self.costs.observe(passes);

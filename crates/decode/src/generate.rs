@@ -149,6 +149,18 @@ impl Generation {
         self.choice = Some(controller.choose(pace, &mut self.sequence, &behind, load));
     }
 
+    /// How long a draft was chosen for the next round; nothing where none was chosen.
+    pub fn chosen(&self) -> Option<usize> {
+        self.choice.map(|choice| choice.len)
+    }
+
+    /// Changes that length, as [`Controller::settle`].
+    pub fn settle(&mut self, controller: &Controller, len: usize) {
+        if let Some(pace) = self.pace.as_mut().filter(|_| self.choice.is_some()) {
+            self.choice = Some(controller.settle(pace, &mut self.sequence, len));
+        }
+    }
+
     /// Has the controller learn from the round it chose for, before that is taken over.
     pub fn learn(
         &mut self,

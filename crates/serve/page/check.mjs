@@ -55,6 +55,8 @@ try {
     }
   });
 
+  // A short answer shows as much, also on a slow machine.
+  await page.fill('#max-tokens', '80');
   await page.fill("#input", message);
   await page.press("#input", "Enter");
   await page.waitForSelector("#transcript .answered", { timeout: 10_000 });

@@ -1,6 +1,6 @@
 //! An OpenAI-compatible server over the round of speculative decoding.
 //!
-//! One thread owns the engine ([`worker`](../src/worker.rs)): texts join and leave between rounds,
+//! One thread owns the engine (`worker`): texts join and leave between rounds,
 //! and a round serves all of them in shared passes. Connections are tokio's: a request is read and
 //! checked (`api`), turned into jobs where every default is decided (`ask`), and put into a bounded
 //! queue; what the engine's thread gives comes back over a bounded channel.

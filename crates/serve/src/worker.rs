@@ -306,6 +306,21 @@ impl Worker {
                 _ => {}
             }
         }
+        self.be_of_one_mind();
+    }
+
+    /// With cells of their own, texts share a pass only as far as their drafts are of one length: a
+    /// longer one costs a pass more. So all take the middle one.
+    fn be_of_one_mind(&mut self) {
+        let Some(controller) = &self.controller else { return };
+        if self.decoder.target().paths_max() > 1 {
+            return;
+        }
+        let mut lens: Vec<usize> =
+            self.active.iter().filter_map(|text| text.generation.chosen()).collect();
+        lens.sort_unstable();
+        let Some(middle) = lens.get(lens.len() / 2) else { return };
+        self.active.iter_mut().for_each(|text| text.generation.settle(controller, *middle));
     }
 
     fn commit(&mut self, round: Round, seconds: f64, load: Load) {

@@ -242,3 +242,20 @@ fn a_full_batch_drafts_less() {
     let full = len(Load { sequences: 31, tokens: 0 });
     assert!(full < alone, "{full} against {alone}");
 }
+
+#[test]
+fn a_settled_length_is_what_is_drafted_and_learned_from() {
+    let world = World::new(|_, _| 0.9);
+    let mut controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
+    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
+    sequence.begin(vec![Token(0)], 100);
+    let mut pace = controller.pace(|_| true);
+    let chosen = controller.choose(&mut pace, &mut sequence, &[1, 1], Load::default());
+    assert!(chosen.arm.is_some() && chosen.len != 5);
+    controller.settle(&mut pace, &mut sequence, 5);
+    assert_eq!((sequence.plan.draft_len, sequence.plan.drafters.len()), (5, 1));
+    controller.settle(&mut pace, &mut sequence, 0);
+    assert!(sequence.plan.drafters.is_empty());
+    controller.settle(&mut pace, &mut sequence, 3);
+    assert!(sequence.plan.drafters.is_empty(), "what is plain stays so");
+}

@@ -1,0 +1,539 @@
+"""How the server is reached, what it bears, how it stops, and what it says of itself."""
+
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from conftest import DRAFTED, PLAIN, SEA, TARGET, Server, bug, wait_until
+
+CHAT = "/v1/chat/completions"
+JSON = {"content-type": "application/json"}
+LONG = {"messages": SEA, "max_tokens": 400, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def narrow(start: Callable[..., Server]) -> Server:
+    """One text at a time, one that waits, little context."""
+    return start("-np", "1", "-c", "512", "--max-queued-requests", "1", drafter=None)
+
+
+@pytest.fixture(scope="module")
+def strict(start: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """Keys, and little patience."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text("from-file\n\n  spaced  \n")
+    flags = ["--api-key", "secret", "--api-key-file", str(keys), "--read-timeout", "1", "--timeout", "1"]
+    return start("-c", "512", *flags, drafter=None)
+
+
+def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The error of a response, in OpenAI's form."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"]
+    return error
+
+
+def events(response: httpx.Response) -> Iterator[Any]:
+    """The events of a stream: chunks, errors, and `[DONE]`."""
+    for line in response.iter_lines():
+        if line.startswith("data: "):
+            data = line.removeprefix("data: ")
+            yield data if data == "[DONE]" else json.loads(data)
+
+
+@contextmanager
+def stream(server: Server, **fields: Any) -> Iterator[Iterator[Any]]:
+    """The events of a long answer, begun."""
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        with client.stream("POST", CHAT, json=LONG | {"stream": True} | fields) as response:
+            assert response.status_code == 200
+            assert response.headers["content-type"] == "text/event-stream"
+            sent = events(response)
+            said = (event for event in sent if event["choices"][0]["delta"].get("content"))
+            next(said)
+            yield sent
+
+
+def speak(server: Server, data: bytes, *, close: bool = False, seconds: float = 20) -> tuple[bytes, float]:
+    """Sends bytes as they are; gives all that comes back until the server hangs up, and how long that took."""
+    started = time.monotonic()
+    received = b""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as line:
+        line.sendall(data)
+        if close:
+            line.shutdown(socket.SHUT_WR)
+        try:
+            while part := line.recv(65536):
+                received += part
+        except ConnectionResetError:
+            pass
+    return received, time.monotonic() - started
+
+
+def head(length: int | str, path: str = CHAT, extra: str = "") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {length}", extra]
+    return "\r\n".join(line for line in lines if line).encode() + b"\r\n\r\n"
+
+
+# Reaching it.
+
+
+def test_only_the_machine_itself_is_served(server: Server) -> None:
+    assert server.address.startswith("127.0.0.1:")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", server.port), timeout=5)
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/props", f"/v1/models/{TARGET}"])
+def test_keys_guard_what_is_read(strict: Server, path: str) -> None:
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer"}, {"authorization": "secret"}):
+        response = strict.http.get(path, headers=headers)
+        assert error_of(response, 401)["code"] == "invalid_api_key"
+        assert response.headers["www-authenticate"] == "Bearer"
+    for key in ("secret", "from-file", "spaced"):
+        assert strict.http.get(path, headers={"authorization": f"Bearer {key}"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize", "/detokenize", "/apply-template"])
+def test_keys_guard_what_is_sent(strict: Server, path: str) -> None:
+    assert error_of(httpx.post(strict.url + path, json={}), 401)["type"] == "authentication_error"
+    assert error_of(httpx.post(strict.url + path, json={}, headers={"authorization": "Bearer secret"}), 400)
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/version", "/openapi.json"])
+def test_some_places_need_no_key(strict: Server, path: str) -> None:
+    assert strict.http.get(path).status_code == 200
+
+
+@bug("schemes are to be read in either case (RFC 9110, 11.1)")
+def test_the_scheme_of_a_key_is_read_in_either_case(strict: Server) -> None:
+    assert strict.http.get("/v1/models", headers={"authorization": "bearer secret"}).status_code == 200
+
+
+def test_unknown_places_and_methods_are_refused(server: Server) -> None:
+    error_of(server.http.get("/v2/nothing"), 404)
+    error_of(server.http.post("/v1/chat"), 404)
+    response = server.http.get(CHAT)
+    error_of(response, 405)
+    assert "POST" in response.headers["allow"]
+    error_of(server.http.post("/health"), 405)
+    error_of(server.http.delete("/v1/models"), 405)
+
+
+# Bodies.
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"garbage", b"[]", b"null", b"\xff\xfe", b'{"messages": "\xff"}', b'{"messages":[],"messages":[]}', b"[" * 100_000],
+    ids=["empty", "cut", "garbage", "list", "null", "bytes", "not utf-8", "twice", "deep"],
+)
+def test_a_body_that_is_no_request_is_refused(server: Server, body: bytes) -> None:
+    error = error_of(server.http.post(CHAT, content=body, headers=JSON), 400)
+    assert error["type"] == "invalid_request_error"
+
+
+def test_a_body_must_be_json(server: Server) -> None:
+    body = json.dumps({"messages": SEA, "max_tokens": 1})
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""):
+        error_of(server.http.post(CHAT, content=body, headers={"content-type": kind}), 415)
+    for kind in ("application/json", "application/json; charset=utf-8"):
+        assert server.http.post(CHAT, content=body, headers={"content-type": kind}).status_code == 200
+
+
+@bug("media types are to be read in either case (RFC 9110, 8.3.1)")
+def test_the_type_of_a_body_is_read_in_either_case(server: Server) -> None:
+    body = json.dumps({"messages": SEA, "max_tokens": 1})
+    assert server.http.post(CHAT, content=body, headers={"content-type": "Application/JSON"}).status_code == 200
+
+
+def test_a_body_over_the_limit_is_refused(server: Server) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "x" * (10 << 20)}]}).encode()
+    error_of(server.http.post(CHAT, content=body, headers=JSON), 413)
+    pieces = (body[at : at + 65536] for at in range(0, len(body), 65536))
+    error_of(server.http.post(CHAT, content=pieces, headers=JSON), 413)
+    # What is announced is refused before it is sent.
+    answer, seconds = speak(server, head(10 << 20))
+    assert answer.startswith(b"HTTP/1.1 413") and seconds < 5
+
+
+@bug("hyper hangs up after a refusal that did not wait for the body, and the refusal does not say so")
+def test_a_refusal_leaves_the_line_usable_or_says_otherwise(server: Server) -> None:
+    """The body comes a moment after the head, as many clients send it."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as line:
+        line.sendall(head(2, path="/v1/nothing"))
+        refusal = line.recv(65536)
+        assert refusal.startswith(b"HTTP/1.1 404")
+        if b"connection: close" not in refusal.lower():
+            line.sendall(b"{}GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert line.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_breaks_off_does_no_harm(server: Server) -> None:
+    answer, seconds = speak(server, head(1000) + b'{"messages":', close=True)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
+    assert seconds < 5
+    chunked = head(0).replace(b"content-length: 0", b"transfer-encoding: chunked")
+    answer, _ = speak(server, chunked + b"zz\r\nnot a length", close=True)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
+    assert server.is_healthy()
+
+
+def test_a_body_that_is_slow_to_come_is_given_up(strict: Server) -> None:
+    answer, seconds = speak(strict, head(1000, extra="authorization: Bearer secret") + b'{"messages":')
+    assert answer.startswith(b"HTTP/1.1 408") or answer == b""
+    assert 0.5 < seconds < 5
+
+
+def test_a_head_that_is_slow_to_come_is_given_up(strict: Server) -> None:
+    _, seconds = speak(strict, b"POST /v1/chat/completions HTTP/1.1\r\nhost: ")
+    assert 0.5 < seconds < 5
+
+
+@bug("hyper-util's reading of the protocol's version has no timeout: such a line stays open for ever")
+def test_a_client_that_says_nothing_is_given_up(strict: Server) -> None:
+    _, seconds = speak(strict, b"", seconds=4)
+    assert 0.5 < seconds < 4
+
+
+def test_no_head_is_too_strange(server: Server) -> None:
+    for data in (b"\0\1\2\3\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", head("-5"), head("many")):
+        answer, _ = speak(server, data, close=True)
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer
+    assert server.is_healthy()
+
+
+def test_a_prompt_over_the_context_is_refused(narrow: Server) -> None:
+    for path, fields in {
+        CHAT: {"messages": [{"role": "user", "content": "sea " * 600}]},
+        "/v1/completions": {"prompt": [504] * 513},
+    }.items():
+        error = error_of(narrow.http.post(path, json=fields), 400)
+        assert error["code"] == "context_length_exceeded" and "512" in error["message"]
+
+
+def test_a_text_ends_with_the_context(narrow: Server) -> None:
+    for length in (505, 511, 512):
+        answer = narrow.complete(prompt=[504] * length, max_tokens=100, ignore_eos=True)
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert 1 <= answer["usage"]["completion_tokens"] <= 513 - length
+
+
+# Many requests, and those nobody waits for.
+
+
+@contextmanager
+def queued(server: Server) -> Iterator[tuple[int, httpx.Response]]:
+    """A text in the making and requests behind it: how many wait before one is refused, and that refusal."""
+    short = {"messages": SEA, "max_tokens": 1}
+    with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=server.url, timeout=60) as client:
+        waiting: list[Any] = []
+        with stream(server):
+            for count in range(8):
+                answer = pool.submit(client.post, CHAT, json=short)
+                wait_until(lambda: answer.done() or server.waiting() > count, 5, "it waits or is refused")
+                if answer.done():
+                    break
+                waiting.append(answer)
+            yield len(waiting), answer.result()
+        # The reader has left, and those who waited have their turn.
+        assert [answer.result().status_code for answer in waiting] == [200] * len(waiting)
+    assert server.waiting() == 0
+
+
+def test_requests_beyond_the_queue_are_told_to_come_again(narrow: Server) -> None:
+    with queued(narrow) as (count, refusal):
+        assert count >= 1
+        assert error_of(refusal, 429)["code"] == "queue_full"
+        assert int(refusal.headers["retry-after"]) >= 1
+        streamed = httpx.post(narrow.url + CHAT, json=LONG | {"stream": True}, timeout=5)
+        assert error_of(streamed, 429)["type"] == "rate_limit_error"
+        assert narrow.metrics()['forerun:requests_refused_total{reason="429"}'] >= 2
+
+
+@bug("the worker takes as many jobs out of the queue as there are slots, so that many more may wait")
+def test_just_as_many_wait_as_was_said(narrow: Server) -> None:
+    with queued(narrow) as (count, _):
+        pass
+    assert count == 1, "--max-queued-requests 1"
+
+
+@bug("a request of more answers than the queue is long is told to come again for ever, on an idle server too")
+def test_a_request_of_several_answers_is_honoured_however_short_the_queue(narrow: Server) -> None:
+    assert len(narrow.chat(n=3, max_tokens=1)["choices"]) == 3
+
+
+def test_a_reader_that_leaves_a_stream_frees_its_place(narrow: Server) -> None:
+    with stream(narrow):
+        assert narrow.running() == 1
+    wait_until(lambda: narrow.running() == 0, 3, "the place is free")
+
+
+def test_a_client_that_leaves_before_its_answer_frees_its_place(narrow: Server) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(narrow.url + CHAT, json=LONG, timeout=0.5)
+    wait_until(lambda: narrow.running() == 0, 3, "the place is free")
+
+
+STAYS = bug("the task of a stream waits for the first token before it sees that nobody reads")
+
+
+@pytest.mark.parametrize("streamed", [False, pytest.param(True, marks=STAYS)], ids=["whole", "stream"])
+def test_a_client_that_leaves_the_queue_frees_its_place(narrow: Server, streamed: bool) -> None:
+    with stream(narrow):
+        with socket.create_connection(("127.0.0.1", narrow.port)) as line:
+            body = json.dumps(LONG | {"stream": streamed}).encode()
+            line.sendall(head(len(body)) + body)
+            wait_until(lambda: narrow.waiting() == 1, 5, "one waits")
+        wait_until(lambda: narrow.waiting() == 0, 2, "none waits")
+
+
+def test_a_reader_that_does_not_read_holds_nobody_up(server: Server) -> None:
+    body = json.dumps(LONG | {"stream": True, "max_tokens": 60, "logprobs": True, "top_logprobs": 20}).encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as line:
+        line.sendall(head(len(body)) + body)
+        wait_until(lambda: server.running() == 1, 5, "the text is begun")
+        assert server.chat(max_tokens=4)["choices"]
+        wait_until(lambda: server.running() == 0, 30, "the text is made all the same")
+
+
+def test_a_request_that_takes_too_long_ends_with_an_error(strict: Server) -> None:
+    key = {"authorization": "Bearer secret"}
+    error = error_of(strict.http.post(CHAT, json=LONG, headers=key), 504)
+    assert (error["code"], error["type"]) == ("timeout", "server_error")
+    with strict.http.stream("POST", CHAT, json=LONG | {"stream": True}, headers=key) as response:
+        assert response.status_code == 200
+        *chunks, last = events(response)
+    assert last["error"]["code"] == "timeout" and "[DONE]" not in chunks
+    assert len(chunks) > 3
+
+
+# Stopping.
+
+
+def test_a_stream_ends_well_when_the_server_is_told_to_stop(start: Callable[..., Server]) -> None:
+    server = start()
+    idle = socket.create_connection(("127.0.0.1", server.port))
+    with stream(server, max_tokens=60) as sent:
+        server.send(signal.SIGTERM)
+        wait_until(lambda: any("stopping" in line for line in server.lines), 5, "the log says so")
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(server.url + "/health")
+        *chunks, last = sent
+    assert last == "[DONE]"
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks][-1] == "length"
+    assert server.wait(10) == 0
+    idle.close()
+
+
+def test_a_second_signal_breaks_streams_off_with_an_error(start: Callable[..., Server]) -> None:
+    server = start(drafter=None)
+    with stream(server) as sent:
+        server.send(signal.SIGTERM)
+        wait_until(lambda: any("stopping" in line for line in server.lines), 5, "the log says so")
+        next(sent)
+        server.send(signal.SIGINT)
+        *_, last = sent
+    assert last["error"]["code"] == "shutting_down"
+    assert server.wait(5) == 0
+
+
+def test_texts_are_broken_off_when_the_grace_is_over(start: Callable[..., Server]) -> None:
+    server = start("--shutdown-timeout", "1", drafter=None)
+    with stream(server) as sent:
+        server.send(signal.SIGTERM)
+        started = time.monotonic()
+        *_, last = sent
+    assert last["error"]["code"] == "shutting_down"
+    assert server.wait(5) == 0
+    assert time.monotonic() - started < 5
+
+
+def test_a_killed_server_is_back_within_its_load_time(start: Callable[..., Server]) -> None:
+    server = start()
+    load_s = server.load_s
+    with stream(server) as sent:
+        server.send(signal.SIGKILL)
+        with pytest.raises(httpx.TransportError):
+            list(sent)
+    assert server.wait() == -signal.SIGKILL
+    server.start()
+    assert server.load_s < 3 * load_s + 2
+    assert server.chat(max_tokens=4)["usage"]["completion_tokens"] == 4
+    server.stop()
+
+
+def test_a_server_that_cannot_start_says_why(server: Server) -> None:
+    command = [*server.command]
+    command[command.index("--port") + 1] = str(server.port)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "cannot listen" in done.stderr
+
+
+# What it says of itself.
+
+
+def test_metrics_have_the_names_of_vllm(server: Server) -> None:
+    before = server.metrics()
+    server.chat(max_tokens=12, temperature=0, ignore_eos=True, speculative=DRAFTED)
+    answer = server.chat(max_tokens=12, temperature=0, ignore_eos=True, speculative=DRAFTED)
+    after = server.metrics()
+    prompt = answer["usage"]["prompt_tokens"]
+
+    def grown(name: str) -> float:
+        return after[name] - before.get(name, 0)
+
+    assert grown("vllm:prompt_tokens_total") == 2 * prompt
+    assert grown("vllm:generation_tokens_total") == 24
+    assert grown("vllm:prefix_cache_queries_total") == 2 * prompt
+    assert prompt - 1 <= grown("vllm:prefix_cache_hits_total") <= 2 * prompt - 2
+    assert grown('vllm:request_success_total{finished_reason="length"}') == 2
+    drafts, drafted = grown("vllm:spec_decode_num_drafts_total"), grown("vllm:spec_decode_num_draft_tokens_total")
+    accepted = grown("vllm:spec_decode_num_accepted_tokens_total")
+    assert drafts <= drafted <= 3 * drafts and 0 < accepted <= drafted
+    positions = [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{n}"}}' for n in range(3)]
+    by_position = [grown(name) for name in positions if name in after]
+    assert sum(by_position) == accepted and by_position == sorted(by_position, reverse=True)
+    for name, count in {
+        "vllm:time_to_first_token_seconds": 2,
+        "vllm:inter_token_latency_seconds": 22,
+        "vllm:request_time_per_output_token_seconds": 2,
+        "vllm:e2e_request_latency_seconds": 2,
+    }.items():
+        assert grown(f"{name}_count") == count, name
+        assert 0 < grown(f"{name}_sum") < 60, name
+    assert grown("vllm:e2e_request_latency_seconds_sum") > grown("vllm:time_to_first_token_seconds_sum")
+    assert 0 < after["vllm:kv_cache_usage_perc"] <= 1
+    assert after["vllm:num_requests_running"] == after["vllm:num_requests_waiting"] == 0
+    assert after["forerun:speedup_over_plain"] > 0
+    assert grown('forerun:round_seconds_total{part="target"}') > 0
+    text = server.http.get("/metrics").text
+    assert f'model_name="{TARGET}"' in text and text.endswith("# EOF\n")
+
+
+def test_a_refused_request_says_which_field_it_is(server: Server) -> None:
+    error = error_of(server.http.post(CHAT, json={"messages": SEA, "temprature": 1}), 400)
+    assert "temprature" in error["message"]
+    error = error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": {"lenght": 3}}), 400)
+    assert "lenght" in error["message"] and "length" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"enabled": False}, {"enabled": False, "drafters": [], "length": 0, "adaptive": False, "rule": "block"}),
+        ({"enabled": True}, {"enabled": True, "drafters": ["draft-model"], "adaptive": True, "rule": "block"}),
+        ({"length": 2}, {"length": 2, "adaptive": False}),
+        ({"drafter": "draft-model"}, {"drafters": ["draft-model"]}),
+        ({"drafter": ["draft-model"], "length": 1}, {"drafters": ["draft-model"], "length": 1}),
+        ({"paths": 1}, {"paths": 1}),
+        ({"rule": "token"}, {"rule": "token"}),
+        ({"rule": "coupled", "length": 3}, {"rule": "coupled"}),
+    ],
+    ids=str,
+)
+def test_what_is_drafted_is_the_request_s(server: Server, asked: Any, said: Any) -> None:
+    answer = server.chat(max_tokens=6, temperature=0, speculative=asked)
+    ran, metrics = answer["speculative"], answer["metrics"]["speculative_decoding"]
+    assert ran["lossless"] is True
+    assert {name: ran[name] for name in said} == said
+    if "length" in asked:
+        assert metrics["num_spec_steps"] > 0
+        assert metrics["num_draft_tokens"] <= asked["length"] * metrics["num_spec_steps"]
+        assert len(metrics["acceptance_histogram"]) <= asked["length"] + 1
+        assert metrics["num_spec_tokens"] == asked["length"]
+    if asked.get("enabled") is False:
+        assert metrics["num_draft_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"length": 0}, "length"),
+        ({"length": 65}, "length"),
+        ({"paths": 0}, "paths"),
+        ({"paths": 2}, "paths"),
+        ({"rule": "magic"}, "rule"),
+        ({"drafter": "ngram"}, "drafter"),
+        ({"drafter": "predicted"}, "drafter"),
+        ({"drafter": ["draft-model", "draft-model"]}, "drafter"),
+        ({"enabled": False, "length": 3}, "length"),
+        ({"enabled": False, "drafter": "draft-model"}, "drafter"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_drafted_is_refused(server: Server, asked: Any, field: str) -> None:
+    error = error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": asked}), 400)
+    assert error["param"] == f"speculative.{field}"
+
+
+def test_a_server_without_drafter_refuses_to_draft(narrow: Server) -> None:
+    for asked in ({"enabled": True}, {"length": 3}, {"paths": 1}):
+        error = error_of(narrow.http.post(CHAT, json={"messages": SEA, "speculative": asked}), 400)
+        assert error["param"] == "speculative.enabled"
+    error_of(narrow.http.post(CHAT, json={"messages": SEA, "speculative": {"drafter": "draft-model"}}), 400)
+    assert narrow.chat(max_tokens=1)["speculative"]["enabled"] is False
+
+
+def test_a_trace_says_where_tokens_come_from(server: Server) -> None:
+    fields = {"max_tokens": 16, "temperature": 0, "speculative": DRAFTED | {"trace": True}}
+    answer = server.chat(**fields)
+    (choice,) = answer["choices"]
+    pieces = choice["speculative"]["pieces"]
+    assert "".join(piece["text"] for piece in pieces) == choice["message"]["content"]
+    metrics = answer["metrics"]["speculative_decoding"]
+    origins = [piece["origin"] for piece in pieces]
+    assert origins.count("accepted") == metrics["num_accepted_draft_tokens"] == sum(metrics["per_step_accepted"])
+    assert len(metrics["per_step_drafted"]) == metrics["num_spec_steps"]
+    assert "speculative" not in server.chat(max_tokens=4)["choices"][0]
+    plain = server.chat(**(fields | {"speculative": PLAIN | {"trace": True}}))["choices"][0]["speculative"]["pieces"]
+    assert {piece["origin"] for piece in plain} == {"plain"}
+    assert [piece["token"] for piece in plain] == [piece["token"] for piece in pieces]
+
+
+def test_several_paths_and_drafters_are_named(start: Callable[..., Server]) -> None:
+    server = start("--spec-draft-paths", "2")
+    answer = server.chat(max_tokens=12, speculative={"length": 2})
+    assert (answer["speculative"]["paths"], answer["speculative"]["rule"]) == (2, "pooled")
+    assert server.chat(max_tokens=4, speculative={"paths": 1})["speculative"]["rule"] == "block"
+    assert server.chat(max_tokens=4, speculative={"rule": "rsd"})["speculative"]["lossless"]
+    prediction = {"type": "content", "content": "The sea is a vast"}
+    answer = server.chat(max_tokens=12, temperature=0, prediction=prediction)
+    assert answer["speculative"]["drafters"] == ["draft-model", "predicted"]
+    error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": {"paths": 3}}), 400)
+    error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": {"rule": "block"}}), 400)
+    server.stop()
+
+
+def test_the_settings_are_told(server: Server) -> None:
+    props = server.http.get("/props").json()
+    assert props["default_generation_settings"]["n_ctx"] == 1024 and props["total_slots"] == 4
+    assert props["speculative"]["drafters"] == ["draft-model", "predicted"]
+
+
+def test_prompts_are_not_logged_unless_asked_for(start: Callable[..., Server]) -> None:
+    for flags, logged in ((["--log-format", "text"], False), (["--log-prompts"], True)):
+        server = start(*flags, drafter=None)
+        server.complete(prompt="My secret is a Rhinoceros", max_tokens=1)
+        server.stop()
+        assert any("Rhinoceros" in line for line in server.lines) == logged
+
+
+def test_the_log_can_be_read_by_machines(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("--log-format", "json", drafter=None)
+    server.complete(prompt="Hello", max_tokens=1)
+    server.stop()
+    lines = [json.loads(line) for line in server.lines]
+    (request,) = [line for line in lines if line.get("path") == "/v1/completions"]
+    assert (request["status"], request["method"], request["level"]) == (200, "POST", "INFO")
