@@ -4,6 +4,7 @@
 //! left there, as the next path is most often one token longer, or what is committed.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::iter;
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ pub struct GrammarConstraint {
     ahead: Vec<Token>,
     /// Whether an end token is committed.
     ended: bool,
-    /// What went wrong in taking in what was committed.
+    /// What went wrong with a commit.
     failure: Option<ConstraintError>,
     /// Masks by path since the last commit: target and drafter ask for the same ones. None where the
     /// path is not allowed.
@@ -63,9 +64,8 @@ pub struct GrammarConstraint {
 impl GrammarConstraint {
     /// The text has not begun. The first mask is made, as a form without texts shows by it.
     pub(crate) fn new(matcher: Matcher, words: Arc<Words>) -> Result<Self, ConstraintError> {
-        let masks = HashMap::new();
-        let (ahead, failure) = (Vec::new(), None);
-        let mut new = Self { matcher, words, ahead, ended: false, failure, masks };
+        let (ahead, masks) = (Vec::new(), HashMap::new());
+        let mut new = Self { matcher, words, ahead, ended: false, failure: None, masks };
         let first = new.find(&[])?;
         new.masks.insert(Vec::new(), first);
         Ok(new)
@@ -92,6 +92,9 @@ impl GrammarConstraint {
 
     /// What may follow the path, or none where it is not allowed or goes beyond the end.
     fn find(&mut self, path: &[Token]) -> Result<Option<SimpleVob>, ConstraintError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
         if self.ended || self.advance(path)? < path.len() {
             return Ok(None);
         }
@@ -100,7 +103,7 @@ impl GrammarConstraint {
 
     /// How many of the tokens may follow, the end token that may come after them included.
     fn admit(&mut self, path: &[Token]) -> Result<usize, ConstraintError> {
-        if self.ended {
+        if self.ended || self.failure.is_some() {
             return Ok(0);
         }
         let words = self.advance(path)?;
@@ -116,9 +119,6 @@ impl GrammarConstraint {
 
 impl Constraint for GrammarConstraint {
     fn mask(&mut self, path: &[Token], logits: &mut [f32]) -> Result<(), ConstraintError> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
         if let Some(mask) = self.masks.get(path) {
             forbid(mask.as_ref(), logits);
             return Ok(());
@@ -137,33 +137,31 @@ impl Constraint for GrammarConstraint {
     }
 
     fn commit(&mut self, tokens: &[Token]) {
-        if self.failure.is_none() {
-            self.failure = self.take_in(tokens).err();
-        }
-    }
-}
-
-impl GrammarConstraint {
-    /// Takes in what was committed.
-    fn take_in(&mut self, tokens: &[Token]) -> Result<(), ConstraintError> {
-        if self.ended {
-            return Ok(());
+        if self.ended || self.failure.is_some() {
+            return;
         }
         let end = tokens.iter().position(|&token| self.words.kind(token) == Kind::End);
         let until = end.map_or(tokens.len(), |position| position + 1);
-        let admitted = self.admit(&tokens[..until])?;
-        if admitted < until {
-            let reason = format!("token {} is committed but not allowed", tokens[admitted].0);
-            return Err(ConstraintError { reason });
+        match self.admit(&tokens[..until]) {
+            Ok(admitted) if admitted == until => self.ended = end.is_some(),
+            Ok(admitted) => {
+                let reason = format!("token {} is committed but not allowed", tokens[admitted].0);
+                self.failure = Some(ConstraintError { reason });
+            }
+            Err(error) => self.failure = Some(error),
         }
-        self.ended = end.is_some();
         self.ahead.clear();
         self.masks.clear();
-        Ok(())
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> ConstraintError {
+impl fmt::Debug for GrammarConstraint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrammarConstraint").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+fn failed(error: impl fmt::Display) -> ConstraintError {
     ConstraintError { reason: reason(error) }
 }
 

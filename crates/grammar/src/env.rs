@@ -1,5 +1,6 @@
 //! A model's vocabulary, ready for grammars.
 
+use std::fmt;
 use std::panic;
 use std::sync::Arc;
 use std::thread;
@@ -10,8 +11,9 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
 use crate::constraint::GrammarConstraint;
-use crate::error::{GrammarError, reason};
+use crate::error::{GrammarError, PANIC, TOKEN, reason};
 use crate::form::Form;
+use crate::gbnf::Lexemes;
 
 /// Most tokens of a vocabulary: the trie has 24 bits for a token.
 const VOCAB_MAX: usize = (1 << 24) - 1;
@@ -20,7 +22,11 @@ const VOCAB_MAX: usize = (1 << 24) - 1;
 const WORD_MAX: usize = 1 << 10;
 /// The stack of the thread that compiles a form. The library walks rules and schemas by recursion,
 /// and a chain of rules as long as a form may be needs most of it. It is reserved, not used.
-const STACK: usize = 512 << 20;
+const STACK: usize = 256 << 20;
+
+/// Most items of a parse that a mask may cost. What must be parsed by characters needs more than the
+/// library's 50,000; at 20,000 in a millisecond this is a limit to what a grammar can waste.
+const ITEMS_MAX: usize = 1_000_000;
 
 /// The words of a model, ready for grammars: made once, cheap to clone, shared by all threads.
 ///
@@ -103,6 +109,7 @@ impl GrammarEnv {
         let mut factory = ParserFactory::new_simple(&env).map_err(refused)?;
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
+        factory.limits_mut().step_max_items = ITEMS_MAX;
         Ok(Self { factory: Arc::new(factory), words: Arc::new(Words { kinds }) })
     }
 
@@ -114,32 +121,48 @@ impl GrammarEnv {
     pub fn constrain(&self, form: &Form) -> Result<GrammarConstraint, GrammarError> {
         let matcher = thread::scope(|scope| {
             let builder = thread::Builder::new().name("grammar".into()).stack_size(STACK);
-            let compiling =
-                builder.spawn_scoped(scope, || self.matcher(form.compile()?)).map_err(refused)?;
+            let compiling = builder.spawn_scoped(scope, || self.compile(form)).map_err(refused)?;
             compiling.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
         })?;
         GrammarConstraint::new(matcher, Arc::clone(&self.words))
             .map_err(|error| GrammarError::Refused { reason: error.reason })
     }
 
+    fn compile(&self, form: &Form) -> Result<Matcher, GrammarError> {
+        match self.matcher(form.compile(Lexemes::Large)?) {
+            Err(GrammarError::Refused { reason }) if reason.starts_with(PANIC) => {
+                self.matcher(form.compile(Lexemes::Chars)?)
+            }
+            made => made,
+        }
+    }
+
     fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher, GrammarError> {
         let parser = self.factory.create_parser(grammar).map_err(refused)?;
         let spec = parser.parser.grammar().lexer_spec();
-        // Lark can ask for what cannot be taken back, and so not be asked of a draft; for tokens
-        // that are no text; and for a temperature, which is not ours to set.
-        let unsupported = [
-            (!spec.can_rollback(), "`stop` or `max_tokens` in a grammar"),
-            (spec.special_token_rx.is_some(), "a token in a grammar"),
-            (spec.has_temperature, "`temperature` in a grammar"),
-        ];
-        if let Some(&(_, feature)) = unsupported.iter().find(|(asked, _)| *asked) {
-            return Err(GrammarError::Unsupported { feature });
+        // Lark can ask for what cannot be taken back, and so not be tried on a draft, and for tokens
+        // that are no text.
+        if !spec.can_rollback() {
+            return Err(GrammarError::Unsupported {
+                feature: "`stop` or `max_tokens` in a grammar",
+            });
+        }
+        if spec.special_token_rx.is_some() {
+            return Err(GrammarError::Unsupported { feature: TOKEN });
         }
         Ok(Matcher::new(Ok(parser)))
     }
 }
 
-fn refused(error: impl std::fmt::Display) -> GrammarError {
+impl fmt::Debug for GrammarEnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrammarEnv")
+            .field("tokens", &self.words.kinds.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn refused(error: impl fmt::Display) -> GrammarError {
     GrammarError::Refused { reason: reason(error) }
 }
 
@@ -150,7 +173,7 @@ fn read(tokenizer: &dyn Tokenizer, token: Token) -> (Kind, Vec<u8>) {
         return (Kind::End, word);
     }
     tokenizer.bytes(token, &mut word);
-    // The byte 0xff is in no text, and the trie marks its own tokens with it.
+    // The byte 0xff is in no text, and the library marks tokens that are no text with it.
     if word.is_empty() || word.len() > WORD_MAX || word.contains(&0xff) {
         return (Kind::Other, Vec::new());
     }

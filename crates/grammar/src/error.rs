@@ -1,6 +1,11 @@
 //! Why a form cannot be held to.
 
+use std::fmt;
+
 use crate::form::Form;
+
+/// What a grammar can ask for that is not text.
+pub(crate) const TOKEN: &str = "a token in a grammar";
 
 /// Why a vocabulary or a form is refused.
 ///
@@ -50,11 +55,47 @@ pub enum GrammarError {
     },
 }
 
+/// What a reason starts with where the library panicked, which it catches.
+pub(crate) const PANIC: &str = "llguidance failed: ";
+
+/// Most bytes of a reason's beginning, and of its end; it may quote the whole form.
+const REASON_HALF: usize = 1000;
+
 /// The library's reason without the traces of its internals, which follow in angle brackets.
-pub(crate) fn reason(error: impl std::fmt::Display) -> String {
+pub(crate) fn reason(error: impl fmt::Display) -> String {
     let whole = error.to_string();
-    match whole.split("\n<").next().unwrap_or_default().trim_end() {
-        "NoExtensionBias" => "no token of the vocabulary may follow".to_owned(),
-        head => head.to_owned(),
+    let reason = whole.split("\n<").next().unwrap_or_default().trim_end();
+    match reason {
+        "NoExtensionBias" => return "no token of the vocabulary may follow".to_owned(),
+        "panic: missing special token prefix" => return format!("{TOKEN} is not supported"),
+        _ => {}
+    }
+    let reason = match reason.strip_prefix("panic: ") {
+        Some(panic) => format!("{PANIC}{panic}"),
+        None => reason.to_owned(),
+    };
+    if reason.len() <= 2 * REASON_HALF {
+        return reason;
+    }
+    let head = &reason[..reason.floor_char_boundary(REASON_HALF)];
+    let tail = &reason[reason.ceil_char_boundary(reason.len() - REASON_HALF)..];
+    format!("{head} … {tail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_without_traces_and_not_long() {
+        assert_eq!(reason("too big\n<state>\nrows\n</state>"), "too big");
+        assert_eq!(
+            reason("NoExtensionBias\n<non-verbose/>"),
+            "no token of the vocabulary may follow"
+        );
+        assert_eq!(reason("panic: at\n<backtrace>"), "llguidance failed: at");
+        let long = format!("start {}é end", "é".repeat(5000));
+        let short = reason(long);
+        assert!(short.starts_with("start éé") && short.ends_with("éé end") && short.len() < 2100);
     }
 }

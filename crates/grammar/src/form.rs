@@ -5,7 +5,7 @@ use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
 use crate::error::GrammarError;
-use crate::gbnf;
+use crate::gbnf::{self, Lexemes};
 
 /// The white space of JSON between two of its parts, at most once in a place.
 ///
@@ -35,7 +35,8 @@ pub enum Form {
     /// One of these texts.
     Choice(Vec<String>),
     /// Text of a grammar. It is in llguidance's variant of Lark where it begins with `%llguidance`
-    /// or has a rule `start:`, and in llama.cpp's format (GBNF) otherwise.
+    /// or has a rule `start:`, and in llama.cpp's format (GBNF) otherwise. Of Lark's attributes,
+    /// `capture` and `temperature` are without effect.
     Grammar(String),
 }
 
@@ -44,8 +45,8 @@ impl Form {
     /// the grammar.
     pub const BYTES_MAX: usize = 256 * 1024;
 
-    /// What the library is told.
-    pub(crate) fn compile(&self) -> Result<TopLevelGrammar, GrammarError> {
+    /// What the library is told; of a grammar in llama.cpp's format, with lexemes of this size.
+    pub(crate) fn compile(&self, lexemes: Lexemes) -> Result<TopLevelGrammar, GrammarError> {
         let bytes = self.bytes();
         if bytes > Self::BYTES_MAX {
             return Err(GrammarError::Long { bytes });
@@ -56,7 +57,7 @@ impl Form {
             Self::Regex(expression) => lark(regex(expression)?),
             Self::Choice(texts) => lark(choice(texts)?),
             Self::Grammar(text) if is_lark(text) => lark(text.clone()),
-            Self::Grammar(text) => lark(gbnf::to_lark(text)?),
+            Self::Grammar(text) => lark(gbnf::to_lark(text, lexemes)?),
         })
     }
 

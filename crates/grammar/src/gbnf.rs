@@ -95,8 +95,17 @@ impl Node {
     }
 }
 
+/// How much is a lexeme. What a grammar matches is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lexemes {
+    /// As much as possible: fast.
+    Large,
+    /// A character. The library fails to compile some lexemes, but none of these.
+    Chars,
+}
+
 /// The grammar in Lark.
-pub(crate) fn to_lark(text: &str) -> Result<String, GrammarError> {
+pub(crate) fn to_lark(text: &str, lexemes: Lexemes) -> Result<String, GrammarError> {
     let rules = parse::rules(text)?;
-    Ok(write::lark(&rules, &plan::plan(&rules)))
+    Ok(write::lark(&rules, &plan::plan(&rules, lexemes)))
 }

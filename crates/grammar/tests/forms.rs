@@ -1,13 +1,13 @@
 //! Forms other than JSON and GBNF, and what is refused.
 
-mod support;
+mod common;
 
 use std::fmt::Write;
 
+use common::*;
 use forerun_decode::{Constraint, Special, Token, TokenizeError, Tokenizer};
 use forerun_grammar::{Form, GrammarConstraint, GrammarEnv, GrammarError};
 use serde_json::json;
-use support::*;
 
 #[test]
 fn a_regular_expression_matches_the_whole_text() {
@@ -65,17 +65,16 @@ fn what_cannot_be_held_to_is_refused_with_the_reason() {
         (Form::Regex("(".into()), "unclosed group"),
         (Form::Regex("a\\".into()), "ends with a lone backslash"),
         (Form::Regex(r"(?-u:\xff)".into()), "invalid"),
-        (Form::Regex("[^\\s\\S]".into()), "empty"),
+        (Form::Regex("[^\\s\\S]".into()), "no token of the vocabulary may follow"),
         (Form::Choice(vec![]), "nothing to choose from"),
         (grammar("start: unknown"), "unknown name"),
-        (grammar("start: \"a\" ("), "Expected value"),
+        (grammar("start: \"a\" ("), "Expected token ')'"),
         (grammar("%llguidance {}\nroot: \"a\""), "no start rule"),
-        (grammar("start: <think>"), "unknown special token"),
+        (grammar("start: <think>"), "a token in a grammar is not supported"),
         (grammar("start: <[5]>"), "a token in a grammar is not supported"),
         (grammar("start: \"a\" <[*]>"), "a token in a grammar is not supported"),
         (grammar("start: x \"b\"\nx[stop=\"b\"]: /a*/"), "`stop` or `max_tokens`"),
         (grammar("start: x\nx[max_tokens=3]: /a*/"), "`stop` or `max_tokens`"),
-        (grammar("start: x\nx[temperature=0.5]: /a*/"), "`temperature` in a grammar"),
         (grammar("start: @other"), "other"),
     ] {
         let refusal = refusal(&form);
@@ -99,43 +98,58 @@ fn a_form_has_a_greatest_length() {
     assert!(matches!(ENV.constrain(&schema).err(), Some(GrammarError::Long { .. })));
 }
 
-#[test]
-fn chains_as_long_as_a_form_may_be_do_not_exhaust_the_stack() {
-    // Taken or refused, but not the end of the process.
-    let chain = |define: &dyn Fn(usize) -> String, first: &str| {
-        let mut text = first.to_owned();
-        for index in 0.. {
-            let line = define(index);
-            if text.len() + line.len() > Form::BYTES_MAX {
-                return text;
-            }
-            text.push_str(&line);
+/// As many definitions as a form may have, each of which needs the next, and a last one.
+fn chain(define: impl Fn(usize) -> String, last: impl Fn(usize) -> String) -> String {
+    let mut text = String::new();
+    for index in 0.. {
+        let line = define(index);
+        if text.len() + line.len() + 64 > Form::BYTES_MAX {
+            return text + &last(index);
         }
-        unreachable!("the text grows")
-    };
-    let rules = chain(&|i| format!("a{i}: a{}\n", i + 1), "start: a0\n");
-    let tail = rules.lines().count() - 1;
-    let rules = rules.replacen(&format!("a{tail}"), "\"x\"", 1);
-    let _ = ENV.constrain(&Form::Grammar(rules));
+        text.push_str(&line);
+    }
+    unreachable!("the text grows")
+}
 
-    let terminals = chain(&|i| format!("A{i}: \"a\" A{}\n", i + 1), "start: A0\n");
-    let _ = ENV.constrain(&Form::Grammar(terminals));
+#[test]
+fn long_chains_do_not_exhaust_the_stack() {
+    let rules = chain(
+        |index| format!("a{index}: a{}\n", index + 1),
+        |index| format!("a{index}: \"x\"\nstart: a0\n"),
+    );
+    assert!(accepts(&grammar(&rules), "x"));
 
-    let gbnf =
-        chain(&|i| format!("a{i} ::= (a{} | \"x\") \n", i + 1), "root ::= a0 | root \"b\"\n");
-    let _ = ENV.constrain(&Form::Grammar(gbnf));
+    let terminals = chain(
+        |index| format!("A{index}: \"a\" A{}\n", index + 1),
+        |index| format!("A{index}: \"x\"\nstart: A0\n"),
+    );
+    assert!(!accepts(&grammar(&terminals), "ax"));
 
+    let (open, close) = ("(".repeat(27), ")".repeat(27));
+    let groups = chain(
+        |index| format!("a{index}: {open}a{}{close}\n", index + 1),
+        |index| format!("a{index}: \"x\"\nstart: a0\n"),
+    );
+    assert!(accepts(&grammar(&groups), "x"));
+
+    let mut gbnf = "root ::= a0 | root \"b\"\na1500 ::= \"y\"\n".to_owned();
+    (0..1500).for_each(|rule| writeln!(gbnf, "a{rule} ::= (a{} | \"x\")", rule + 1).unwrap());
+    assert!(accepts(&grammar(&gbnf), "ybb"));
+
+    let definition = |index| json!({ "items": { "$ref": format!("#/$defs/d{}", index + 1) } });
+    let mut definitions: serde_json::Map<_, _> =
+        (0..4000).map(|index| (format!("d{index}"), definition(index))).collect();
+    definitions.insert("d4000".into(), json!({ "type": "null" }));
+    let schema = Form::JsonSchema(json!({ "$ref": "#/$defs/d0", "$defs": definitions }));
+    assert!(accepts(&schema, "[[], [[]]]"));
+}
+
+#[test]
+fn many_parentheses_are_refused() {
     let nested = "(".repeat(100_000) + &")".repeat(100_000);
-    let _ = ENV.constrain(&Form::Regex(nested.clone()));
-    let _ = ENV.constrain(&Form::Grammar(format!("root ::= {nested}")));
-    let _ = ENV.constrain(&Form::Grammar(format!("start: {nested}")));
-
-    let definitions: serde_json::Map<_, _> = (0..6000)
-        .map(|i| (format!("d{i}"), json!({ "items": { "$ref": format!("#/$defs/d{}", i + 1) } })))
-        .collect();
-    let mut schema = json!({ "$ref": "#/$defs/d0", "$defs": definitions });
-    schema["$defs"]["d6000"] = json!({ "type": "null" });
-    let _ = ENV.constrain(&Form::JsonSchema(schema));
+    assert!(refusal(&Form::Regex(nested.clone())).contains("invalid regex"));
+    assert!(refusal(&grammar(&format!("root ::= {nested}"))).contains("parentheses"));
+    assert!(refusal(&grammar(&format!("start: {nested}"))).contains("too deeply nested"));
 }
 
 #[test]
@@ -157,42 +171,12 @@ fn a_long_terminal_is_masked_on_a_small_stack() {
     assert!(thread.join().unwrap().contains(&word("ab")));
 }
 
-/// A vocabulary without an end.
-struct Endless;
+/// A vocabulary of these words; the token after them, if there is one, ends a text.
+struct Words(Vec<Vec<u8>>, usize);
 
-impl Tokenizer for Endless {
+impl Tokenizer for Words {
     fn vocab_len(&self) -> usize {
-        256
-    }
-
-    fn tokenize(&self, _: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
-        Ok(Vec::new())
-    }
-
-    fn start(&self) -> Option<Token> {
-        None
-    }
-
-    fn is_end(&self, _: Token) -> bool {
-        false
-    }
-
-    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
-        out.extend(u8::try_from(token.0));
-    }
-}
-
-#[test]
-fn a_vocabulary_without_an_end_is_refused() {
-    assert_eq!(GrammarEnv::new(&Endless).err(), Some(GrammarError::Endless));
-}
-
-/// A vocabulary of one word.
-struct OneWord;
-
-impl Tokenizer for OneWord {
-    fn vocab_len(&self) -> usize {
-        2
+        self.1
     }
 
     fn tokenize(&self, _: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
@@ -204,17 +188,36 @@ impl Tokenizer for OneWord {
     }
 
     fn is_end(&self, token: Token) -> bool {
-        token == Token(1)
+        token.index() == self.0.len()
     }
 
     fn bytes(&self, token: Token, out: &mut Vec<u8>) {
-        out.extend((token == Token(0)).then_some(b'a'));
+        out.extend(self.0.get(token.index()).into_iter().flatten());
     }
 }
 
 #[test]
+fn a_vocabulary_must_end_and_not_be_too_large() {
+    let endless = Words(vec![b"a".to_vec()], 1);
+    assert_eq!(GrammarEnv::new(&endless).err(), Some(GrammarError::Endless));
+    let tokens = 1 << 24;
+    let large = Words(vec![b"a".to_vec()], tokens);
+    assert_eq!(GrammarEnv::new(&large).err(), Some(GrammarError::Vocabulary { tokens }));
+}
+
+#[test]
+fn words_may_be_long_but_too_long_ones_are_never_allowed() {
+    let words = [1, 1023, 1024, 1025, 5000].map(|len| vec![b'a'; len]).to_vec();
+    let env = GrammarEnv::new(&Words(words, 6)).unwrap();
+    let mut row = [0.0; 6];
+    env.constrain(&Form::Regex("a*".into())).unwrap().mask(&[], &mut row).unwrap();
+    let no = f32::NEG_INFINITY;
+    assert_eq!(row, [0.0, 0.0, 0.0, no, no, 0.0]);
+}
+
+#[test]
 fn a_form_that_the_vocabulary_cannot_write_is_refused_or_fails() {
-    let env = GrammarEnv::new(&OneWord).unwrap();
+    let env = GrammarEnv::new(&Words(vec![b"a".to_vec()], 2)).unwrap();
     let refused = env.constrain(&Form::Regex("b".into())).err().unwrap();
     assert_eq!(refused.to_string(), "no token of the vocabulary may follow");
 
@@ -224,7 +227,7 @@ fn a_form_that_the_vocabulary_cannot_write_is_refused_or_fails() {
     // The text has failed, and says so again.
     assert_eq!(constraint.mask(&[Token(0)], &mut [0.0; 2]), Err(error.clone()));
     constraint.commit(&[Token(0)]);
-    assert_eq!(constraint.mask(&[], &mut row()), Err(error));
+    assert_eq!(constraint.mask(&[], &mut [0.0; 2]), Err(error));
     assert_eq!(constraint.admitted(&[Token(0)]), 0);
 }
 

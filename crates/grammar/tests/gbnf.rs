@@ -1,8 +1,8 @@
 //! Grammars in llama.cpp's format: what they match, and what is wrong with malformed ones.
 
-mod support;
+mod common;
 
-use support::*;
+use common::*;
 
 /// llama.cpp's grammar of JSON, but for its names.
 const JSON: &str = r#"
@@ -64,12 +64,25 @@ const GRAMMARS: &[(&str, &[&str], &[&str])] = &[
         &["[", "[,]"],
     ),
     ("root ::= root root | \"a\" | \"\"", &["", "a", "aaaa"], &["b"]),
-    // What a lexeme read as long as can be would get wrong.
+    // What a lexeme read as long as can be would get wrong: `aa` is two items, `éè` one and more.
+    ("root ::= i root i | \".\"\ni ::= \"a\" \"a\"?", &["a.a", "aaa.aa"], &["aa.", "a.aaa"]),
+    ("root ::= i root i | \".\"\ni ::= \"é\"? \"a\" \"a\"?", &["aaa.aa", "éaa.éa"], &["é.é"]),
+    (
+        "root ::= i (\"(\" root \")\")* t\ni ::= \"a\" \"ab\"?\nt ::= \"ac\" t | \"d\"",
+        &["aacd", "aabd", "a(ad)(aacd)acd"],
+        &["aab", "a(d)d"],
+    ),
+    (
+        "root ::= i p root i | \".\"\ni ::= \"a\" \"a\"?\np ::= \"(\" p \")\" |",
+        &["aaa.aa", "a(()).a"],
+        &["a(.a"],
+    ),
+    ("root ::= \"é\"* p \"è\"\np ::= \"(\" p \")\" |", &["è", "éè", "éé(())è"], &["é", "éè)"]),
     ("root ::= \"a\"* root \"b\" | \"a\"* \"ab\" ", &["ab", "aabb", "aaabbb"], &["aa", "b", "ba"]),
     (
         "root ::= x root x | \".\"\nx ::= \"a\" | \"aa\" | \"ab\"",
-        &["a.a", "aa.ab", "aaab.aaa"],
-        &[".a"],
+        &["a.a", "aa.ab", "aab.aa"],
+        &[".a", "ab.b"],
     ),
     (
         "root ::= w \"(\" root \")\" w | w \"x\" w\nw ::= [ \\n]*",
@@ -89,7 +102,7 @@ const GRAMMARS: &[(&str, &[&str], &[&str])] = &[
             "{\"a\": [1, -2.5e7, \"n\\u00e9\\n\"], \"b\":{\"c\":null}}",
             "{\n\t\"a\":[\n    [ ]]\n}\n",
         ],
-        &["[]", "{\"a\":}", "{\"a\":1,}", "{\"a\" : 1}", "{\"\\q\":1}", "{  }", "{\"a\":[1 2]}"],
+        &["[]", "{\"a\":}", "{\"a\":1,}", "{\"a\"  : 1}", "{\"\\q\":1}", "{  }", "{\"a\":[1 2]}"],
     ),
 ];
 

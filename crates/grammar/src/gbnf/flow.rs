@@ -25,7 +25,6 @@ impl Start {
 /// The bytes that may follow each lexeme, or none if the budget does not allow to find out.
 pub(super) fn follow(
     parts: &[Option<Part>],
-    root: usize,
     lexemes: &[Start],
     budget: &mut Budget,
 ) -> Option<Vec<Bytes>> {
@@ -49,8 +48,7 @@ pub(super) fn follow(
             break;
         }
     }
-    // Nothing follows the root but where it is used again.
-    debug_assert!(parts[root].is_some());
+    // Nothing follows the root, but where it is mentioned.
     loop {
         let before = flow.after_rule.clone();
         for (rule, part) in parts.iter().enumerate() {

@@ -8,18 +8,18 @@ use std::collections::HashMap;
 
 use super::clash::Automaton;
 use super::flow;
-use super::{Node, Rules, Times};
+use super::{Lexemes, Node, Rules, Times};
 
 /// How much may be spent to find the clashes of a grammar; a fraction of a second.
-const BUDGET: u64 = 10_000_000;
+const BUDGET: usize = 10_000_000;
 
 /// What is left to be spent.
-pub(super) struct Budget(u64);
+pub(super) struct Budget(usize);
 
 impl Budget {
     /// None where there is not enough left.
     pub(super) fn spend(&mut self, cost: usize) -> Option<()> {
-        self.0 = self.0.checked_sub(cost as u64)?;
+        self.0 = self.0.checked_sub(cost)?;
         Some(())
     }
 }
@@ -48,8 +48,12 @@ pub(super) enum Part {
 }
 
 /// Makes a plan under which a text is of the grammar by its lexemes just if it is by its characters.
-pub(super) fn plan(rules: &Rules) -> Plan {
+pub(super) fn plan(rules: &Rules, lexemes: Lexemes) -> Plan {
     let mut planner = Planner::new(rules);
+    if lexemes == Lexemes::Chars {
+        planner.shatter();
+        return planner.plan;
+    }
     if matches!(planner.plan.parts[rules.root], Some(Part::Lexeme(_))) {
         return planner.plan; // Nothing follows, so nothing clashes.
     }
@@ -101,16 +105,14 @@ impl<'a> Planner<'a> {
         }
         match node {
             Node::Seq(nodes) => {
-                let mut parts = Vec::new();
-                let regular = |one: &Node, two: &Node| self.is_regular(one) && self.is_regular(two);
-                let runs: Vec<&[Node]> = nodes.chunk_by(regular).collect();
-                for run in runs {
-                    parts.push(match run {
-                        [node] => self.open(node),
-                        _ => self.lexeme(Node::Seq(run.to_vec())),
-                    });
-                }
-                Part::Seq(parts)
+                let both_regular =
+                    |one: &Node, two: &Node| self.is_regular(one) && self.is_regular(two);
+                let runs: Vec<&[Node]> = nodes.chunk_by(both_regular).collect();
+                let part = |run: &[Node]| match run {
+                    [node] => self.open(node),
+                    _ => self.lexeme(Node::Seq(run.to_vec())),
+                };
+                Part::Seq(runs.into_iter().map(part).collect())
             }
             Node::Alt(nodes) => {
                 let (regular, other): (Vec<_>, Vec<_>) =
@@ -142,14 +144,20 @@ impl<'a> Planner<'a> {
         Part::Lexeme(index)
     }
 
-    /// Which lexemes clash, or none if the budget does not allow to find out.
-    fn clashing(&self, budget: &mut Budget) -> Option<Vec<bool>> {
+    /// Which lexemes are in use.
+    fn used(&self) -> Vec<bool> {
         let mut used = vec![false; self.plan.lexemes.len()];
         for part in self.plan.parts.iter().flatten() {
             part.lexemes(&mut |index| used[index] = true);
         }
+        used
+    }
+
+    /// Which lexemes clash, or none if the budget does not allow to find out.
+    fn clashing(&self, budget: &mut Budget) -> Option<Vec<bool>> {
+        let used = self.used();
         let automaton = Automaton::new(self.rules, &self.plan.lexemes, &used, budget)?;
-        let follow = flow::follow(&self.plan.parts, self.rules.root, automaton.starts(), budget)?;
+        let follow = flow::follow(&self.plan.parts, automaton.starts(), budget)?;
         automaton.clashing(&follow, budget)
     }
 
@@ -189,12 +197,15 @@ impl<'a> Planner<'a> {
 
     /// Takes all lexemes apart, down to characters.
     fn shatter(&mut self) {
-        let mut done = 0;
-        while done < self.plan.lexemes.len() {
-            let known = self.plan.lexemes.len();
-            let left: Vec<bool> = (0..known).map(|index| index >= done).collect();
+        loop {
+            let mut left = self.used();
+            for (index, node) in self.plan.lexemes.iter().enumerate() {
+                left[index] &= !matches!(node, Node::Chars(_));
+            }
+            if !left.contains(&true) {
+                return;
+            }
             self.split(&left);
-            done = known;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the tests share: a vocabulary, random choices, and constraints asked in words.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "not every test file uses all of it")]
 #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
 use std::sync::LazyLock;
@@ -9,9 +9,9 @@ use forerun_decode::{Constraint, Special, Token, TokenizeError, Tokenizer};
 use forerun_grammar::{Form, GrammarConstraint, GrammarEnv};
 
 /// Ends of a text: not next to each other, and neither first nor last.
-pub const ENDS: [Token; 2] = [Token(256), Token(258)];
+pub(crate) const ENDS: [Token; 2] = [Token(256), Token(258)];
 /// A control token: no bytes, no end.
-pub const CONTROL: Token = Token(257);
+pub(crate) const CONTROL: Token = Token(257);
 /// Words of more than a byte. The second `ab` is on purpose.
 const WORDS: [&str; 44] = [
     "{\"", "\":", "\": ", "\",", ", \"", "\", \"", "\"}", "}}", "]]", "[[", "],", "}]", "{}", "[]",
@@ -20,12 +20,15 @@ const WORDS: [&str; 44] = [
     "<a", "aaaa", "ok",
 ];
 
+/// A word of bytes that are in no text.
+const NO_TEXT: [u8; 2] = [0xfe, 0xff];
+
 /// A token for each byte, two ends, a control token, and words.
-pub struct Vocabulary;
+pub(crate) struct Vocabulary;
 
 impl Tokenizer for Vocabulary {
     fn vocab_len(&self) -> usize {
-        259 + WORDS.len() + 2
+        259 + WORDS.len() + 1
     }
 
     fn tokenize(&self, text: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
@@ -41,55 +44,54 @@ impl Tokenizer for Vocabulary {
     }
 
     fn bytes(&self, token: Token, out: &mut Vec<u8>) {
-        let long = 259 + WORDS.len();
         match token.index() {
             index @ 0..256 => out.push(u8::try_from(index).unwrap()),
             256..259 => {}
-            index if index < long => out.extend(WORDS[index - 259].as_bytes()),
-            index if index == long => out.extend([b'a'; 1024]),
-            index if index == long + 1 => out.extend([b'a'; 1025]),
+            index if index < 259 + WORDS.len() => out.extend(WORDS[index - 259].bytes()),
+            index if index == 259 + WORDS.len() => out.extend(NO_TEXT),
             _ => {}
         }
     }
 }
 
 /// The environment, made once.
-pub static ENV: LazyLock<GrammarEnv> = LazyLock::new(|| GrammarEnv::new(&Vocabulary).unwrap());
+pub(crate) static ENV: LazyLock<GrammarEnv> =
+    LazyLock::new(|| GrammarEnv::new(&Vocabulary).unwrap());
 
 /// All tokens.
-pub fn vocabulary() -> impl Iterator<Item = Token> {
+pub(crate) fn vocabulary() -> impl Iterator<Item = Token> {
     (0..u32::try_from(Vocabulary.vocab_len()).unwrap()).map(Token)
 }
 
 /// The token's bytes.
-pub fn bytes(token: Token) -> Vec<u8> {
+pub(crate) fn bytes(token: Token) -> Vec<u8> {
     let mut out = Vec::new();
     Vocabulary.bytes(token, &mut out);
     out
 }
 
 /// The text, a token for each byte.
-pub fn spell(text: &str) -> Vec<Token> {
+pub(crate) fn spell(text: &str) -> Vec<Token> {
     Vocabulary.tokenize(text, Special::AsText).unwrap()
 }
 
 /// The token of a word.
-pub fn word(text: &str) -> Token {
+pub(crate) fn word(text: &str) -> Token {
     vocabulary().find(|&token| bytes(token) == text.as_bytes()).unwrap()
 }
 
 /// The text of tokens.
-pub fn text(tokens: &[Token]) -> String {
+pub(crate) fn text(tokens: &[Token]) -> String {
     String::from_utf8(tokens.iter().flat_map(|&token| bytes(token)).collect()).unwrap()
 }
 
 /// A constraint on a text that has not begun.
-pub fn constrain(form: &Form) -> GrammarConstraint {
+pub(crate) fn constrain(form: &Form) -> GrammarConstraint {
     ENV.constrain(form).unwrap_or_else(|error| panic!("{form:?}: {error}"))
 }
 
 /// Why the form is refused.
-pub fn refusal(form: &Form) -> String {
+pub(crate) fn refusal(form: &Form) -> String {
     match ENV.constrain(form) {
         Ok(_) => panic!("{form:?} is taken"),
         Err(error) => error.to_string(),
@@ -97,12 +99,12 @@ pub fn refusal(form: &Form) -> String {
 }
 
 /// The form of a grammar.
-pub fn grammar(text: &str) -> Form {
+pub(crate) fn grammar(text: &str) -> Form {
     Form::Grammar(text.to_owned())
 }
 
 /// What may follow the path.
-pub fn allowed(constraint: &mut dyn Constraint, path: &[Token]) -> Vec<Token> {
+pub(crate) fn allowed(constraint: &mut dyn Constraint, path: &[Token]) -> Vec<Token> {
     let mut row = vec![1.5; Vocabulary.vocab_len()];
     constraint.mask(path, &mut row).unwrap();
     for &logit in &row {
@@ -112,18 +114,18 @@ pub fn allowed(constraint: &mut dyn Constraint, path: &[Token]) -> Vec<Token> {
 }
 
 /// Whether a text is of the form: whether an end may follow it.
-pub fn accepts(form: &Form, text: &str) -> bool {
+pub(crate) fn accepts(form: &Form, text: &str) -> bool {
     let mut tokens = spell(text);
     tokens.push(ENDS[0]);
     constrain(form).admitted(&tokens) == tokens.len()
 }
 
 /// Random choices from a seed (Steele, Lea and Flood's SplitMix).
-pub struct Chance(pub u64);
+pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
     /// A number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -132,12 +134,7 @@ impl Chance {
     }
 
     /// One of these.
-    pub fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
+    pub(crate) fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.below(list.len())]
     }
-}
-
-/// A row of logits, nothing forbidden.
-pub fn row() -> Vec<f32> {
-    vec![0.0; Vocabulary.vocab_len()]
 }
