@@ -52,11 +52,11 @@ def main() -> None:
     rng = random.Random(2026)
     everything = prompts()
     rng.shuffle(everything)
-    short = [prompt for prompt in everything if len(prompt) <= 200]
+    short = [prompt for prompt in everything if len(prompt) <= 120]
     longer = [prompt for prompt in everything if len(prompt) <= 1200]
     with (HERE / "requests.jsonl").open("w") as out:
         for number in range(COUNT):
-            among, longest = (short, 24) if number < SHORT else (longer, 64)
+            among, longest = (short, 12) if number < SHORT else (longer, 64)
             said = body(rng, among[number % len(among)], longest)
             out.write(json.dumps(said, ensure_ascii=False) + "\n")
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import openai
 import pytest
-from conftest import DRAFTED, SEA, TARGET, Server, bug
+from conftest import DRAFTED, SEA, TARGET, Server, wait_until
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -68,7 +68,7 @@ def client(server: Server) -> Iterator[OpenAI]:
 
 def ask(client: OpenAI, **fields: Any) -> Any:
     """A short greedy answer, drafted, unless told otherwise."""
-    defaults = {"model": TARGET, "messages": SEA, "max_tokens": 16, "temperature": 0, "extra_body": DRAFT}
+    defaults = {"model": TARGET, "messages": SEA, "max_tokens": 12, "temperature": 0, "extra_body": DRAFT}
     return client.chat.completions.create(**(defaults | fields))
 
 
@@ -85,7 +85,7 @@ def test_a_chat_is_answered(client: OpenAI) -> None:
     assert choice.message.role == "assistant" and choice.message.tool_calls is None
     assert "sea" in choice.message.content.lower()
     usage = answer.usage
-    assert usage.completion_tokens == 16 and usage.prompt_tokens > 10
+    assert usage.completion_tokens == 12 and usage.prompt_tokens > 10
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     assert answer.speculative["drafters"] == ["draft-model"] and answer.speculative["lossless"]
     assert answer.timings["draft_n"] >= answer.timings["draft_n_accepted"] > 0
@@ -143,7 +143,7 @@ def test_n_answers_differ_and_are_counted(client: OpenAI) -> None:
     answer = ask(client, n=3, temperature=1, seed=5)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert len({choice.message.content for choice in answer.choices}) == 3
-    assert answer.usage.completion_tokens == 48
+    assert answer.usage.completion_tokens == 36
     assert answer.usage.prompt_tokens == ask(client).usage.prompt_tokens
     texts = ["", "", ""]
     for chunk in ask(client, n=3, temperature=1, seed=5, stream=True):
@@ -214,7 +214,6 @@ def test_log_probabilities_of_completions_have_offsets(client: OpenAI) -> None:
     assert said.token_logprobs == [max(top.values()) for top in said.top_logprobs]
 
 
-@bug("offsets of a stream count the text that was sent, not what is held back for a stop string")
 def test_offsets_are_the_same_in_a_stream(client: OpenAI) -> None:
     fields: Any = {"model": TARGET, "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0, "logprobs": 0}
     # " Paris." might be the beginning of this, and is held back.
@@ -226,7 +225,6 @@ def test_offsets_are_the_same_in_a_stream(client: OpenAI) -> None:
     assert offsets == whole.logprobs.text_offset
 
 
-@bug("tokens that are no whole characters have one name, and hide each other in `top_logprobs`")
 def test_all_likeliest_tokens_are_told_apart(client: OpenAI) -> None:
     fields: Any = {"model": TARGET, "prompt": "🦑🦑🦑🦑🦑🦑", "max_tokens": 3, "temperature": 0, "logprobs": 5}
     said = client.completions.create(**fields).choices[0].logprobs
@@ -240,10 +238,10 @@ def test_penalties_drive_out_repetition(client: OpenAI) -> None:
         extra = DRAFT | {name: penalty.pop(name) for name in ["repeat_penalty"] if name in penalty}
         return client.completions.create(**fields, **penalty, extra_body=extra).choices[0].text.count("row")
 
-    assert rows() > 5
-    assert rows(presence_penalty=2) < rows()
-    assert rows(frequency_penalty=2) < rows()
-    assert rows(repeat_penalty=2) < rows()
+    plain = rows()
+    assert plain > 5
+    for name in ("presence_penalty", "frequency_penalty", "repeat_penalty"):
+        assert rows(**{name: 2}) < plain
 
 
 def test_an_answer_can_be_held_to_json(client: OpenAI) -> None:
@@ -300,7 +298,6 @@ def test_answers_can_be_sent_back(client: OpenAI) -> None:
     assert say(client, messages=[*SEA, message, more], max_tokens=4)
 
 
-@bug("null fields of OpenAI's messages that are unknown here (annotations, audio, function_call) are refused")
 def test_answers_can_be_sent_back_with_all_their_fields(client: OpenAI) -> None:
     """`model_dump()` writes fields of OpenAI's that are null here, and `parse` adds one of its own."""
     message = ask(client).choices[0].message.model_dump()
@@ -310,15 +307,18 @@ def test_answers_can_be_sent_back_with_all_their_fields(client: OpenAI) -> None:
 
 def test_a_prediction_is_accepted(client: OpenAI) -> None:
     whole = say(client, max_tokens=40)
-    fields: Any = {"max_tokens": 40, "extra_body": {}}
+    # Left to itself, the server drafts from it where that pays, by the clock.
+    fields: Any = {"max_tokens": 40, "extra_body": {"speculative": {"drafter": "predicted", "length": 8}}}
     answer = ask(client, prediction={"type": "content", "content": whole}, **fields)
     assert answer.choices[0].message.content == whole
-    assert "predicted" in answer.speculative["drafters"]
+    assert answer.speculative["drafters"] == ["predicted"]
     details = answer.usage.completion_tokens_details
     assert details.accepted_prediction_tokens >= 20
     assert details.accepted_prediction_tokens + details.rejected_prediction_tokens == 40
+    fields["extra_body"] = {}
     wrong = ask(client, prediction={"type": "content", "content": "Nothing of the kind was ever said."}, **fields)
     assert wrong.choices[0].message.content == whole
+    assert "predicted" in wrong.speculative["drafters"]
     details = wrong.usage.completion_tokens_details
     assert details.accepted_prediction_tokens < 4 and details.rejected_prediction_tokens > 4
 
@@ -353,6 +353,9 @@ def test_names_with_slashes_are_found(start: Any) -> None:
         ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
         ({"logit_bias": {"fish": 1}}, "logit_bias", "fish"),
         ({"logit_bias": {"4000000": 1}}, None, "4000000"),
+        pytest.param(
+            {"logit_bias": {"5": 101}}, "logit_bias", "100"
+        ),
         ({"stop": [""]}, "stop", "empty"),
         ({"store": True}, "store", "store"),
         ({"messages": []}, "messages", "message"),
@@ -360,7 +363,12 @@ def test_names_with_slashes_are_found(start: Any) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
         ({"tool_choice": "required"}, "tool_choice", "tools"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "x"),
-        ({"extra_body": {"temprature": 1}}, None, "temprature"),
+        ({"extra_body": {"warmth": 1}}, None, "warmth"),
+        pytest.param(
+            {"extra_body": {"chat_template_kwargs": {"add_generation_prompt": False}}},
+            "chat_template_kwargs",
+            "add_generation_prompt"
+        ),
         ({"extra_body": {"grammar": "start: ("}}, None, ""),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "x"}}}}, None, "x"),
     ],
@@ -373,6 +381,11 @@ def test_what_cannot_be_honoured_is_refused(client: OpenAI, fields: Any, param: 
     assert word in refused.value.message
     if param:
         assert refused.value.param == param
+
+
+def test_no_prompt_is_refused(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model=TARGET, prompt=[], max_tokens=1)
 
 
 def test_unknown_models_are_not_found(client: OpenAI) -> None:
@@ -404,17 +417,17 @@ def test_many_at_once_are_all_answered(server: Server, client: OpenAI) -> None:
             async def one(animal: str) -> str:
                 question: Any = [{"role": "user", "content": f"Write one sentence about a {animal}."}]
                 stream = await client.chat.completions.create(
-                    model=TARGET, messages=question, max_tokens=16, temperature=0, stream=True, extra_body=DRAFT
+                    model=TARGET, messages=question, max_tokens=12, temperature=0, stream=True, extra_body=DRAFT
                 )
                 return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
             return await asyncio.gather(*map(one, animals))
 
     answers = asyncio.run(all_answers())
-    for animal, answer in zip(animals, answers):
+    for animal, answer in list(zip(animals, answers))[::3]:
         question: Any = [{"role": "user", "content": f"Write one sentence about a {animal}."}]
-        assert say(client, messages=question, max_tokens=16) == answer
-    assert server.running() == 0 and server.waiting() == 0
+        assert say(client, messages=question) == answer
+    wait_until(lambda: server.running() == server.waiting() == 0, 3, "nothing is left over")
 
 
 @pytest.fixture(scope="session")

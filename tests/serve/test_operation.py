@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from conftest import DRAFTED, PLAIN, SEA, TARGET, Server, bug, wait_until
+from conftest import DRAFTED, PLAIN, SEA, TARGET, Server, wait_until
 
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
@@ -116,18 +115,17 @@ def test_some_places_need_no_key(strict: Server, path: str) -> None:
     assert strict.http.get(path).status_code == 200
 
 
-@bug("schemes are to be read in either case (RFC 9110, 11.1)")
 def test_the_scheme_of_a_key_is_read_in_either_case(strict: Server) -> None:
     assert strict.http.get("/v1/models", headers={"authorization": "bearer secret"}).status_code == 200
 
 
 def test_unknown_places_and_methods_are_refused(server: Server) -> None:
     error_of(server.http.get("/v2/nothing"), 404)
-    error_of(server.http.post("/v1/chat"), 404)
+    error_of(httpx.post(server.url + "/v1/chat", json={}), 404)
     response = server.http.get(CHAT)
     error_of(response, 405)
     assert "POST" in response.headers["allow"]
-    error_of(server.http.post("/health"), 405)
+    error_of(httpx.post(server.url + "/health", json={}), 405)
     error_of(server.http.delete("/v1/models"), 405)
 
 
@@ -147,28 +145,27 @@ def test_a_body_that_is_no_request_is_refused(server: Server, body: bytes) -> No
 def test_a_body_must_be_json(server: Server) -> None:
     body = json.dumps({"messages": SEA, "max_tokens": 1})
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""):
-        error_of(server.http.post(CHAT, content=body, headers={"content-type": kind}), 415)
+        error_of(httpx.post(server.url + CHAT, content=body, headers={"content-type": kind}), 415)
     for kind in ("application/json", "application/json; charset=utf-8"):
-        assert server.http.post(CHAT, content=body, headers={"content-type": kind}).status_code == 200
+        assert httpx.post(server.url + CHAT, content=body, headers={"content-type": kind}).status_code == 200
 
 
-@bug("media types are to be read in either case (RFC 9110, 8.3.1)")
 def test_the_type_of_a_body_is_read_in_either_case(server: Server) -> None:
     body = json.dumps({"messages": SEA, "max_tokens": 1})
-    assert server.http.post(CHAT, content=body, headers={"content-type": "Application/JSON"}).status_code == 200
+    kind = {"content-type": "Application/JSON"}
+    assert httpx.post(server.url + CHAT, content=body, headers=kind).status_code == 200
 
 
 def test_a_body_over_the_limit_is_refused(server: Server) -> None:
     body = json.dumps({"messages": [{"role": "user", "content": "x" * (10 << 20)}]}).encode()
-    error_of(server.http.post(CHAT, content=body, headers=JSON), 413)
+    error_of(httpx.post(server.url + CHAT, content=body, headers=JSON), 413)
     pieces = (body[at : at + 65536] for at in range(0, len(body), 65536))
-    error_of(server.http.post(CHAT, content=pieces, headers=JSON), 413)
+    error_of(httpx.post(server.url + CHAT, content=pieces, headers=JSON), 413)
     # What is announced is refused before it is sent.
     answer, seconds = speak(server, head(10 << 20))
     assert answer.startswith(b"HTTP/1.1 413") and seconds < 5
 
 
-@bug("hyper hangs up after a refusal that did not wait for the body, and the refusal does not say so")
 def test_a_refusal_leaves_the_line_usable_or_says_otherwise(server: Server) -> None:
     """The body comes a moment after the head, as many clients send it."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as line:
@@ -201,7 +198,6 @@ def test_a_head_that_is_slow_to_come_is_given_up(strict: Server) -> None:
     assert 0.5 < seconds < 5
 
 
-@bug("hyper-util's reading of the protocol's version has no timeout: such a line stays open for ever")
 def test_a_client_that_says_nothing_is_given_up(strict: Server) -> None:
     _, seconds = speak(strict, b"", seconds=4)
     assert 0.5 < seconds < 4
@@ -243,6 +239,7 @@ def queued(server: Server) -> Iterator[tuple[int, httpx.Response]]:
             for count in range(8):
                 answer = pool.submit(client.post, CHAT, json=short)
                 wait_until(lambda: answer.done() or server.waiting() > count, 5, "it waits or is refused")
+                time.sleep(0.2)  # The worker sees it at the end of a round; a refusal must hold after that too.
                 if answer.done():
                     break
                 waiting.append(answer)
@@ -262,21 +259,19 @@ def test_requests_beyond_the_queue_are_told_to_come_again(narrow: Server) -> Non
         assert narrow.metrics()['forerun:requests_refused_total{reason="429"}'] >= 2
 
 
-@bug("the worker takes as many jobs out of the queue as there are slots, so that many more may wait")
 def test_just_as_many_wait_as_was_said(narrow: Server) -> None:
     with queued(narrow) as (count, _):
         pass
     assert count == 1, "--max-queued-requests 1"
 
 
-@bug("a request of more answers than the queue is long is told to come again for ever, on an idle server too")
 def test_a_request_of_several_answers_is_honoured_however_short_the_queue(narrow: Server) -> None:
     assert len(narrow.chat(n=3, max_tokens=1)["choices"]) == 3
 
 
 def test_a_reader_that_leaves_a_stream_frees_its_place(narrow: Server) -> None:
     with stream(narrow):
-        assert narrow.running() == 1
+        wait_until(lambda: narrow.running() == 1, 3, "the text is counted")
     wait_until(lambda: narrow.running() == 0, 3, "the place is free")
 
 
@@ -286,10 +281,7 @@ def test_a_client_that_leaves_before_its_answer_frees_its_place(narrow: Server) 
     wait_until(lambda: narrow.running() == 0, 3, "the place is free")
 
 
-STAYS = bug("the task of a stream waits for the first token before it sees that nobody reads")
-
-
-@pytest.mark.parametrize("streamed", [False, pytest.param(True, marks=STAYS)], ids=["whole", "stream"])
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_a_client_that_leaves_the_queue_frees_its_place(narrow: Server, streamed: bool) -> None:
     with stream(narrow):
         with socket.create_connection(("127.0.0.1", narrow.port)) as line:
@@ -388,6 +380,10 @@ def test_metrics_have_the_names_of_vllm(server: Server) -> None:
     before = server.metrics()
     server.chat(max_tokens=12, temperature=0, ignore_eos=True, speculative=DRAFTED)
     answer = server.chat(max_tokens=12, temperature=0, ignore_eos=True, speculative=DRAFTED)
+    # The last token is sent before it is counted.
+    ended = 'vllm:request_success_total{finished_reason="length"}'
+    wait_until(lambda: server.metrics().get(ended, 0) >= before.get(ended, 0) + 2, 3, "both are counted")
+    wait_until(lambda: server.running() == 0, 3, "none is running")
     after = server.metrics()
     prompt = answer["usage"]["prompt_tokens"]
 
@@ -398,7 +394,7 @@ def test_metrics_have_the_names_of_vllm(server: Server) -> None:
     assert grown("vllm:generation_tokens_total") == 24
     assert grown("vllm:prefix_cache_queries_total") == 2 * prompt
     assert prompt - 1 <= grown("vllm:prefix_cache_hits_total") <= 2 * prompt - 2
-    assert grown('vllm:request_success_total{finished_reason="length"}') == 2
+    assert grown(ended) == 2
     drafts, drafted = grown("vllm:spec_decode_num_drafts_total"), grown("vllm:spec_decode_num_draft_tokens_total")
     accepted = grown("vllm:spec_decode_num_accepted_tokens_total")
     assert drafts <= drafted <= 3 * drafts and 0 < accepted <= drafted
@@ -423,10 +419,10 @@ def test_metrics_have_the_names_of_vllm(server: Server) -> None:
 
 
 def test_a_refused_request_says_which_field_it_is(server: Server) -> None:
-    error = error_of(server.http.post(CHAT, json={"messages": SEA, "temprature": 1}), 400)
-    assert "temprature" in error["message"]
-    error = error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": {"lenght": 3}}), 400)
-    assert "lenght" in error["message"] and "length" in error["message"]
+    error = error_of(server.http.post(CHAT, json={"messages": SEA, "warmth": 1}), 400)
+    assert "warmth" in error["message"]
+    error = error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": {"size": 3}}), 400)
+    assert "size" in error["message"] and "length" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -522,18 +518,14 @@ def test_the_settings_are_told(server: Server) -> None:
     assert props["speculative"]["drafters"] == ["draft-model", "predicted"]
 
 
-def test_prompts_are_not_logged_unless_asked_for(start: Callable[..., Server]) -> None:
-    for flags, logged in ((["--log-format", "text"], False), (["--log-prompts"], True)):
-        server = start(*flags, drafter=None)
-        server.complete(prompt="My secret is a Rhinoceros", max_tokens=1)
-        server.stop()
-        assert any("Rhinoceros" in line for line in server.lines) == logged
-
-
-def test_the_log_can_be_read_by_machines(start: Callable[..., Server], tmp_path: Path) -> None:
-    server = start("--log-format", "json", drafter=None)
-    server.complete(prompt="Hello", max_tokens=1)
-    server.stop()
-    lines = [json.loads(line) for line in server.lines]
+def test_the_log_is_readable_and_tells_no_prompts_unless_asked_to(server: Server, start: Callable[..., Server]) -> None:
+    talkative = start("--log-format", "json", "--log-prompts", drafter=None)
+    for asked in (server, talkative):
+        asked.complete(prompt="My secret is a Rhinoceros", max_tokens=1)
+        wait_until(lambda: any("/v1/completions" in line for line in asked.lines), 3, "the request is logged")
+    talkative.stop()
+    assert not any("Rhinoceros" in line for line in server.lines)
+    lines = [json.loads(line) for line in talkative.lines]
+    assert any("Rhinoceros" in line.get("prompt", "") for line in lines)
     (request,) = [line for line in lines if line.get("path") == "/v1/completions"]
     assert (request["status"], request["method"], request["level"]) == (200, "POST", "INFO")

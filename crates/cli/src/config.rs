@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_no_flag_means_is_refused() {
         for (text, said) in [
-            ("modle = 'a'", "there is no flag --modle"),
+            ("models = 'a'", "there is no flag --models"),
             ("config = 'b'", "there is no flag --config"),
             ("mlock = 'yes'", "mlock is \"yes\"; expected true or false"),
             ("[server]\nport = 1", "there is no flag --server"),

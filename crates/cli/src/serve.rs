@@ -24,6 +24,9 @@ use crate::terminal::{Screen, file_name};
 /// Texts at once, unless told otherwise; llama-server's default.
 const SLOTS: u32 = 4;
 
+/// No request takes longer, and clocks can count it.
+const YEAR_S: u64 = 365 * 24 * 3600;
+
 /// Most texts at once; llama.cpp numbers its sequences.
 const SLOTS_MAX: u32 = 256;
 
@@ -204,7 +207,7 @@ impl ServingFlags {
         Ok(ServeConfig {
             api_keys,
             queue_max: self.max_queued_requests,
-            timeout: Duration::from_secs(self.timeout),
+            timeout: Duration::from_secs(self.timeout.min(YEAR_S)),
             read_timeout: Duration::from_secs(self.read_timeout),
             body_max: self.max_body_size,
             grace: Duration::from_secs(self.shutdown_timeout),

@@ -175,10 +175,10 @@ fn forbid(mask: Option<&SimpleVob>, logits: &mut [f32]) {
             0 => row.fill(f32::NEG_INFINITY),
             u32::MAX => {}
             _ => {
+                // A choice without a branch: which tokens are allowed has no pattern.
                 for (bit, logit) in row.iter_mut().enumerate() {
-                    if allowed & (1 << bit) == 0 {
-                        *logit = f32::NEG_INFINITY;
-                    }
+                    let is_allowed = allowed & (1 << bit) != 0;
+                    *logit = if is_allowed { *logit } else { f32::NEG_INFINITY };
                 }
             }
         }

@@ -21,7 +21,7 @@ const VOCAB_MAX: usize = (1 << 24) - 1;
 /// needs; they are never allowed.
 const WORD_MAX: usize = 1 << 10;
 /// The stack of the thread that compiles a form. The library walks rules and schemas by recursion,
-/// and a chain of rules as long as a form may be needs most of it. It is reserved, not used.
+/// and a chain of rules as long as a form may be takes some 64 MiB. It is reserved, not used.
 const STACK: usize = 256 << 20;
 
 /// Most items of a parse that a mask may cost. What must be parsed by characters needs more than the

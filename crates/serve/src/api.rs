@@ -21,7 +21,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use forerun_grammar::Form;
 use subtle::ConstantTimeEq;
-use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::{Modify, OpenApi};
 
 use self::error::ApiError;
 use self::types::ResponseFormat;
@@ -43,9 +44,24 @@ use crate::state::State;
         misc::detokenize,
         misc::apply_template,
         misc::props,
-    )
+    ),
+    modifiers(&Keys)
 )]
 struct Document;
+
+/// Tells of keys, which all paths but those of `open` may want.
+struct Keys;
+
+impl Modify for Keys {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("key", scheme);
+        let wants = SecurityRequirement::new("key", Vec::<String>::new());
+        // A server without keys wants none.
+        document.security = Some(vec![wants, SecurityRequirement::default()]);
+    }
+}
 
 /// The paths, without keys: for health checks, metrics and the page itself.
 fn open() -> Router<Arc<State>> {
@@ -91,7 +107,9 @@ async fn check_key(
 ) -> Response {
     let keys = &state.config.api_keys;
     let said = request.headers().get(header::AUTHORIZATION);
-    let said = said.and_then(|it| it.to_str().ok()?.strip_prefix("Bearer ")).unwrap_or_default();
+    let said = said.and_then(|it| it.to_str().ok()?.split_once(' '));
+    let said = said.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let said = said.map_or("", |(_, key)| key.trim());
     // All keys are compared, each in constant time, so that the time tells nothing.
     let known = keys
         .iter()

@@ -37,6 +37,8 @@ pub(crate) struct Asked {
     pub(crate) jobs: Vec<Job>,
     /// What they give.
     pub(crate) events: mpsc::Receiver<Event>,
+    /// When they must have ended.
+    pub(crate) deadline: Instant,
     /// What the answer says of itself.
     pub(crate) about: About,
 }
@@ -72,6 +74,7 @@ impl State {
     /// Turns a request into jobs.
     pub(crate) fn ask(&self, mut common: Common, wanted: Wanted) -> Result<Asked, ApiError> {
         let arrived = Instant::now();
+        let deadline = arrived + self.config.timeout;
         let model = self.check_model(common.model.take())?;
         check_promises(&common)?;
         let prompt_tokens = wanted.prompts.iter().map(Vec::len).sum();
@@ -119,8 +122,9 @@ impl State {
                 drafting,
                 prediction: prediction.clone(),
                 arrived,
-                deadline: arrived + self.config.timeout,
+                deadline,
                 events: sender.clone(),
+                place: None,
             });
         }
         let trace = common.speculative.trace.unwrap_or(false);
@@ -138,7 +142,7 @@ impl State {
             prediction_len: prediction.len(),
             speculation: self.speculation(&drafting),
         };
-        Ok(Asked { model, jobs, events, about })
+        Ok(Asked { model, jobs, events, deadline, about })
     }
 
     fn check_model(&self, asked: Option<String>) -> Result<String, ApiError> {
@@ -200,8 +204,12 @@ impl State {
                 let message = format!("{token:?} is no token id; expected a number");
                 ApiError::field("logit_bias", message)
             })?;
+            if !(-100.0..=100.0).contains(bias) {
+                let message = format!("the bias of {token} is {bias}; expected -100 to 100");
+                return Err(ApiError::field("logit_bias", message));
+            }
             // OpenAI: -100 bans a token.
-            let bias = if *bias <= -100.0 { f32::NEG_INFINITY } else { *bias };
+            let bias = if *bias == -100.0 { f32::NEG_INFINITY } else { *bias };
             sampling.logit_bias.push((Token(id), bias));
         }
         if shape.ignore_eos {

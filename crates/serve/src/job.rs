@@ -1,12 +1,13 @@
 //! What the engine's thread is given, and what it gives back.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use forerun_decode::{
     Constraint, DecodeError, Dropped, Finish, Piece, Plan, RuleChoice, Sampling, Stats,
     StopStrings, Token,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// A text to make.
 pub(crate) struct Job {
@@ -36,6 +37,8 @@ pub(crate) struct Job {
     pub(crate) deadline: Instant,
     /// Who is told.
     pub(crate) events: mpsc::Sender<Event>,
+    /// Its request's place in the server, given back when the last of its texts has ended.
+    pub(crate) place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 /// What may be drafted for a text.

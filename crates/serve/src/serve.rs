@@ -6,13 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forerun_grammar::GrammarEnv;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper::server::conn::http1::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::api;
 use crate::metrics::Metrics;
@@ -92,8 +91,9 @@ impl Server {
         let grammar = GrammarEnv::new(&*engine.tokenizer)
             .map_err(|error| ServeError::Grammar(error.to_string()))?;
         let metrics = Arc::new(Metrics::new(&engine.model.names[0]));
-        let (sender, jobs) = mpsc::channel(config.queue_max.max(1));
         let target = engine.decoder.target();
+        let places = (target.slot_count() + config.queue_max).min(Semaphore::MAX_PERMITS);
+        let (sender, jobs) = mpsc::channel(places);
         let state = Arc::new(State {
             context_len: target.context_len(),
             slot_count: target.slot_count(),
@@ -107,6 +107,7 @@ impl Server {
             model: engine.model,
             metrics: Arc::clone(&metrics),
             jobs: sender,
+            places: Arc::new(Semaphore::new(places)),
             stopping: false.into(),
             config,
         });
@@ -136,8 +137,8 @@ async fn serve(
 ) {
     let router = api::router(Arc::clone(&state));
     let graceful = GracefulShutdown::new();
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(state.config.read_timeout);
+    let mut builder = Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(state.config.read_timeout);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -154,7 +155,7 @@ async fn serve(
         };
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
         let watched = graceful.watch(connection);
         tokio::spawn(async move {
             if let Err(error) = watched.await {

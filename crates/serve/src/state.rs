@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forerun_decode::{ChatTemplate, Controller, Decoder, RuleChoice, Sampling, Tokenizer};
 use forerun_grammar::GrammarEnv;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::api::error::ApiError;
 use crate::ask::Asked;
@@ -110,26 +110,27 @@ pub(crate) struct State {
     /// Paths the target's cache holds for a text.
     pub(crate) paths_max: usize,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) jobs: mpsc::Sender<Job>,
+    pub(crate) jobs: mpsc::Sender<Vec<Job>>,
+    /// A place for each request that is answered or waits.
+    pub(crate) places: Arc<Semaphore>,
     /// Whether no new request is taken.
     pub(crate) stopping: AtomicBool,
 }
 
 impl State {
-    /// Puts a request's texts into the queue, all or none.
+    /// Puts a request's texts into the queue; they have one place together, until all have ended.
     pub(crate) fn queue(&self, asked: &mut Asked) -> Result<(), ApiError> {
         if self.stopping.load(Ordering::Relaxed) {
             return Err(ApiError::stopping());
         }
-        let jobs = std::mem::take(&mut asked.jobs);
-        let places = self.jobs.try_reserve_many(jobs.len()).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(()) => ApiError::busy(),
-            mpsc::error::TrySendError::Closed(()) => ApiError::internal("the engine has stopped"),
-        })?;
-        for (place, job) in places.zip(jobs) {
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| ApiError::busy())?;
+        let place = Arc::new(place);
+        for job in &mut asked.jobs {
+            job.place = Some(Arc::clone(&place));
             self.metrics.queued();
-            place.send(job);
         }
-        Ok(())
+        // There is room for as many as have a place.
+        let sent = self.jobs.try_send(std::mem::take(&mut asked.jobs));
+        sent.map_err(|_| ApiError::internal("the engine has stopped"))
     }
 }

@@ -1,12 +1,17 @@
 //! The answers of a request as they come.
 
+use std::time::{Duration, Instant};
+
 use forerun_decode::Finish;
 
 use crate::api::error::ApiError;
 use crate::ask::{About, Asked};
-use crate::job::{Event, Progress, Tally};
+use crate::job::{Event, Failure, Progress, Tally};
 use crate::state::State;
 use tokio::sync::mpsc;
+
+/// How much later than the engine's thread this one notices that time is up.
+const MARGIN: Duration = Duration::from_millis(500);
 
 /// The answers of a request.
 pub(crate) struct Texts {
@@ -16,15 +21,16 @@ pub(crate) struct Texts {
     /// The sums of each.
     pub(crate) tallies: Vec<Tally>,
     finished: usize,
+    deadline: Instant,
 }
 
 impl Texts {
     /// Begins them.
     pub(crate) fn begin(state: &State, mut asked: Asked) -> Result<Self, ApiError> {
         state.queue(&mut asked)?;
-        let Asked { events, about, .. } = asked;
+        let Asked { events, about, deadline, .. } = asked;
         let tallies = vec![Tally::default(); about.choices];
-        Ok(Self { events, about, tallies, finished: 0 })
+        Ok(Self { events, about, tallies, finished: 0, deadline })
     }
 
     /// What comes next; `None` once all have ended.
@@ -32,7 +38,13 @@ impl Texts {
         if self.finished == self.about.choices {
             return None;
         }
-        match self.events.recv().await {
+        // The engine's thread says so itself, but not of what is still in the queue.
+        let deadline = (self.deadline + MARGIN).into();
+        let Ok(event) = tokio::time::timeout_at(deadline, self.events.recv()).await else {
+            self.finished = self.about.choices;
+            return Some(Err(Failure::Late.into()));
+        };
+        match event {
             Some(Event::Round(progress)) => {
                 self.tallies[progress.choice] = progress.tally.clone();
                 self.finished += usize::from(progress.finish.is_some());

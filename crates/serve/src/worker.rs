@@ -13,7 +13,7 @@ use forerun_decode::{
     Arm, Commit, Controller, Decoder, Drafts, Finish, Generation, Load, Plan, Round, Sampling,
     Sequence, Slot, Times, Tokenizer,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::job::{Event, Failure, Job, Progress, Tally};
 use crate::metrics::{Metrics, Skipped};
@@ -40,7 +40,7 @@ pub(crate) struct Worker {
     metrics: Arc<Metrics>,
     /// Set when texts are to be broken off.
     abort: Arc<AtomicBool>,
-    jobs: mpsc::Receiver<Job>,
+    jobs: mpsc::Receiver<Vec<Job>>,
     waiting: VecDeque<Job>,
     idle: Idle,
     active: Vec<Active>,
@@ -64,6 +64,8 @@ struct Active {
     last: Option<Instant>,
     /// Its part in the round at hand.
     part: Part,
+    /// Held until it ends.
+    _place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 /// A text's part in a round.
@@ -83,7 +85,7 @@ impl Worker {
         controller: Option<Controller>,
         tokenizer: Arc<dyn Tokenizer>,
         metrics: Arc<Metrics>,
-        jobs: mpsc::Receiver<Job>,
+        jobs: mpsc::Receiver<Vec<Job>>,
     ) -> Self {
         let slot_count = decoder.target().slot_count();
         let slots = (0..u32::try_from(slot_count).unwrap_or(u32::MAX)).map(Slot);
@@ -124,15 +126,12 @@ impl Worker {
         if self.active.is_empty() && self.waiting.is_empty() {
             self.metrics.show(0, self.cache_share());
             match self.jobs.blocking_recv() {
-                Some(job) => self.waiting.push_back(job),
+                Some(jobs) => self.waiting.extend(jobs),
                 None => return false,
             }
         }
-        while self.waiting.len() < self.slot_count {
-            match self.jobs.try_recv() {
-                Ok(job) => self.waiting.push_back(job),
-                Err(_) => break,
-            }
+        while let Ok(jobs) = self.jobs.try_recv() {
+            self.waiting.extend(jobs);
         }
         true
     }
@@ -238,6 +237,7 @@ impl Worker {
             tally: Tally { cached, ..Tally::default() },
             last: None,
             part: Part::Waits,
+            _place: job.place,
         });
     }
 

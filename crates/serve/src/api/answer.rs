@@ -198,7 +198,19 @@ fn likely(token: Token, logprob: f64, tokenizer: &dyn Tokenizer) -> LikelyToken 
     tokenizer.bytes(token, &mut bytes);
     // JSON has no infinity: what is impossible is as unlikely as can be said.
     let logprob = logprob.max(-9999.0);
-    LikelyToken { token: String::from_utf8_lossy(&bytes).into_owned(), logprob, bytes }
+    LikelyToken { token: name(token, &bytes), logprob, bytes }
+}
+
+/// A token's text; what is no whole character is spelled out as OpenAI does, and what has no text at
+/// all goes by its number, so that no two share a name.
+fn name(token: Token, bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok("") => format!("<{}>", token.0),
+        Ok(text) => text.to_owned(),
+        Err(_) => {
+            bytes.iter().fold("bytes:".to_owned(), |name, byte| name + &format!("\\x{byte:02x}"))
+        }
+    }
 }
 
 impl ChatLogprobs {
@@ -212,14 +224,14 @@ impl ChatLogprobs {
 }
 
 impl CompletionLogprobs {
-    /// Of pieces that come after so many characters.
-    pub(crate) fn new(pieces: &[Piece], tokenizer: &dyn Tokenizer, mut offset: usize) -> Self {
+    /// Of pieces that come after so many characters, which are counted on.
+    pub(crate) fn new(pieces: &[Piece], tokenizer: &dyn Tokenizer, offset: &mut usize) -> Self {
         let mut all = Self::default();
         for said in logprobs(pieces, tokenizer) {
             let own = likely(said.token, said.logprob, tokenizer);
             let top = said.top.iter().map(|(id, of)| likely(*id, *of, tokenizer));
-            all.text_offset.push(offset);
-            offset += own.token.chars().count();
+            all.text_offset.push(*offset);
+            *offset += own.token.chars().count();
             all.token_logprobs.push(own.logprob);
             all.top_logprobs.push(top.map(|it| (it.token, it.logprob)).collect());
             all.tokens.push(own.token);

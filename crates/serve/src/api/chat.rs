@@ -21,13 +21,21 @@ use crate::state::State;
 use crate::texts::{Texts, Whole};
 use crate::worker::finish_reason;
 
+/// Variables of templates that no request can set.
+const OWN_VARIABLES: [&str; 5] =
+    ["messages", "add_generation_prompt", "bos_token", "eos_token", "strftime_now"];
+
 /// Continues a conversation.
 #[utoipa::path(
     post,
     path = "/v1/chat/completions",
     request_body = ChatRequest,
     responses(
-        (status = 200, description = "The answer, or a stream of chunks", body = ChatCompletion),
+        (
+            status = 200,
+            description = "The answer, or a stream of chunks",
+            content((ChatCompletion = "application/json"), (ChatChunk = "text/event-stream"))
+        ),
         (status = "4XX", description = "What cannot be honoured, and why", body = ErrorBody),
         (status = "5XX", description = "What went wrong here", body = ErrorBody),
     )
@@ -96,10 +104,19 @@ impl State {
         if messages.is_empty() {
             return Err(ApiError::field("messages", "there is no message: say something"));
         }
+        if messages.iter().any(|said| said.audio.is_some() || said.function_call.is_some()) {
+            let message = "`audio` and `function_call` cannot be read: leave them out, or call by \
+                           `tool_calls`";
+            return Err(ApiError::field("messages", message));
+        }
         let mut rendered: Vec<Message> = messages.iter().map(message).collect();
         calling.instruct(&mut rendered);
         let mut fields = Fields::default();
         for (name, value) in variables.into_iter().flatten() {
+            if OWN_VARIABLES.contains(&name.as_str()) {
+                let message = format!("{name} is what the server gives the template: leave it out");
+                return Err(ApiError::field("chat_template_kwargs", message));
+            }
             fields.set(name, value);
         }
         let now = Some(crate::now());
@@ -181,7 +198,7 @@ async fn chunks(state: Arc<State>, head: Head, mut texts: Texts, calling: Callin
             return;
         }
     }
-    while let Some(progress) = texts.next().await {
+    while let Some(progress) = sink.next(&mut texts).await {
         let progress = match progress {
             Ok(progress) => progress,
             Err(error) => return sink.fail(error).await,

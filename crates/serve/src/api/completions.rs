@@ -26,7 +26,11 @@ const LEN_DEFAULT: u32 = 16;
     path = "/v1/completions",
     request_body = CompletionRequest,
     responses(
-        (status = 200, description = "The text, or a stream of it", body = Completion),
+        (
+            status = 200,
+            description = "The text, or a stream of it",
+            content((Completion = "application/json"), (Completion = "text/event-stream"))
+        ),
         (status = "4XX", description = "What cannot be honoured, and why", body = ErrorBody),
         (status = "5XX", description = "What went wrong here", body = ErrorBody),
     )
@@ -48,7 +52,7 @@ pub(crate) async fn completions(
 
 fn ask(state: &State, mut request: CompletionRequest) -> Result<Asked, ApiError> {
     let common = request.common();
-    let prompts = match request.prompt {
+    let prompts: Vec<Vec<Token>> = match request.prompt {
         Prompt::Text(text) => vec![state.prompt(&text)?],
         Prompt::Texts(texts) => {
             texts.iter().map(|text| state.prompt(text)).collect::<Result<_, _>>()?
@@ -56,6 +60,9 @@ fn ask(state: &State, mut request: CompletionRequest) -> Result<Asked, ApiError>
         Prompt::Tokens(ids) => vec![tokens(&ids)],
         Prompt::TokenLists(lists) => lists.iter().map(|ids| tokens(ids)).collect(),
     };
+    if prompts.is_empty() {
+        return Err(ApiError::field("prompt", "there is no prompt: give one at least"));
+    }
     if request.logprobs.is_some_and(|top| top > TOP_LOGPROBS_MAX) {
         let message = format!("at most {TOP_LOGPROBS_MAX} log-probabilities are given");
         return Err(ApiError::field("logprobs", message));
@@ -95,7 +102,7 @@ async fn whole(state: &State, head: Head, mut texts: Texts) -> Result<Response, 
         index,
         logprobs: about
             .logprobs
-            .then(|| CompletionLogprobs::new(&text.pieces, &*state.tokenizer, 0)),
+            .then(|| CompletionLogprobs::new(&text.pieces, &*state.tokenizer, &mut 0)),
         speculative: about.trace.then(|| Trace::new(&text.pieces)),
         text: text.text,
         finish_reason: text.finish.map(finish_reason),
@@ -123,17 +130,16 @@ async fn chunks(state: Arc<State>, head: Head, mut texts: Texts, sink: Sink) {
         metrics: None,
     };
     let mut offsets = vec![0; texts.about.choices];
-    while let Some(progress) = texts.next().await {
+    while let Some(progress) = sink.next(&mut texts).await {
         let progress = match progress {
             Ok(progress) => progress,
             Err(error) => return sink.fail(error).await,
         };
         let (about, index) = (&texts.about, progress.choice);
         let text: String = progress.pieces.iter().map(|piece| piece.text.as_str()).collect();
-        let logprobs = about
-            .logprobs
-            .then(|| CompletionLogprobs::new(&progress.pieces, &*state.tokenizer, offsets[index]));
-        offsets[index] += text.chars().count();
+        let logprobs = about.logprobs.then(|| {
+            CompletionLogprobs::new(&progress.pieces, &*state.tokenizer, &mut offsets[index])
+        });
         let finish_reason = progress.finish.map(finish_reason);
         let says = !text.is_empty() || finish_reason.is_some() || about.trace || about.logprobs;
         if !says {

@@ -163,6 +163,11 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        // These do not wait for the body, so the line cannot be used for another request.
+        let early = [401, 404, 405, 408, 413, 415];
+        if early.contains(&self.status.as_u16()) {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

@@ -40,7 +40,8 @@ where
         let state = Arc::<State>::from_ref(state);
         let json = request.headers().get(header::CONTENT_TYPE).is_none_or(|kind| {
             let kind = kind.to_str().unwrap_or_default();
-            kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json")
+            let kind = kind.split(';').next().unwrap_or_default().trim();
+            kind.eq_ignore_ascii_case("application/json")
         });
         if !json {
             let message = "the body must be JSON: send `Content-Type: application/json`";

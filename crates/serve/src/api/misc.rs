@@ -57,7 +57,11 @@ fn card(state: &State, name: &str) -> ModelCard {
 }
 
 /// What is served.
-#[utoipa::path(get, path = "/v1/models", responses((status = 200, body = Models)))]
+#[utoipa::path(
+    get,
+    path = "/v1/models",
+    responses((status = 200, body = Models), (status = 401, body = ErrorBody))
+)]
 pub(crate) async fn models(Shared(state): Shared) -> Json<Models> {
     let data = state.model.names.iter().map(|name| card(&state, name)).collect();
     Json(Models { object: "list", data })
@@ -68,7 +72,7 @@ pub(crate) async fn models(Shared(state): Shared) -> Json<Models> {
     get,
     path = "/v1/models/{model}",
     params(("model" = String, Path, description = "Its name")),
-    responses((status = 200, body = ModelCard), (status = 404, body = ErrorBody))
+    responses((status = 200, body = ModelCard), (status = "4XX", body = ErrorBody))
 )]
 pub(crate) async fn model(
     Shared(state): Shared,
@@ -96,7 +100,10 @@ pub(crate) async fn health(Shared(state): Shared) -> Result<Json<Value>, ApiErro
 #[utoipa::path(
     get,
     path = "/metrics",
-    responses((status = 200, body = String, content_type = "application/openmetrics-text"))
+    responses(
+        (status = 200, body = String, content_type = "application/openmetrics-text"),
+        (status = 401, body = ErrorBody)
+    )
 )]
 pub(crate) async fn metrics(Shared(state): Shared) -> impl IntoResponse {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -273,7 +280,11 @@ pub(crate) async fn apply_template(
 }
 
 /// What the server does where a request says nothing.
-#[utoipa::path(get, path = "/props", responses((status = 200, body = Value)))]
+#[utoipa::path(
+    get,
+    path = "/props",
+    responses((status = 200, body = Value), (status = 401, body = ErrorBody))
+)]
 pub(crate) async fn props(Shared(state): Shared) -> Json<Value> {
     let (drafts, sampling) = (&state.drafts, &state.sampling);
     let drafters: Vec<&str> = drafts.drafters.iter().map(|drafter| drafter.name).collect();

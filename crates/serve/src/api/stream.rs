@@ -9,6 +9,8 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::error::ApiError;
+use crate::job::Progress;
+use crate::texts::Texts;
 
 /// A comment is sent where nothing else was for so long, so that proxies keep the line open.
 const PING: Duration = Duration::from_secs(15);
@@ -24,6 +26,14 @@ impl Sink {
     pub(crate) async fn send(&self, chunk: &impl Serialize) -> bool {
         let data = serde_json::to_string(chunk).expect("numbers, strings and lists of them");
         self.0.send(Event::default().data(data)).await.is_ok()
+    }
+
+    /// What comes next of the answers; `None` where they have ended or nobody reads any more.
+    pub(crate) async fn next(&self, texts: &mut Texts) -> Option<Result<Progress, ApiError>> {
+        tokio::select! {
+            progress = texts.next() => progress,
+            () = self.0.closed() => None,
+        }
     }
 
     /// Ends the stream with an error.

@@ -228,6 +228,16 @@ pub(crate) struct ChatMessage {
     pub(crate) tool_call_id: Option<String>,
     /// An assistant's refusal; sent back by clients with their history.
     pub(crate) refusal: Option<String>,
+    /// Notes to an earlier answer; likewise.
+    #[allow(dead_code, reason = "clients send back what they got")]
+    pub(crate) annotations: Option<Value>,
+    /// What a client made of an earlier answer; likewise.
+    #[allow(dead_code, reason = "clients send back what they got")]
+    pub(crate) parsed: Option<Value>,
+    /// Spoken answers; only null can be honoured.
+    pub(crate) audio: Option<Value>,
+    /// The old way to call functions; only null can be honoured.
+    pub(crate) function_call: Option<Value>,
 }
 
 /// Who speaks.

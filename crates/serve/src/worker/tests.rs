@@ -41,7 +41,7 @@ fn toy(seed: u64) -> Box<dyn Engine> {
 
 /// A server's thread, and where its jobs go.
 struct Running {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<Vec<Job>>,
     abort: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
     thread: std::thread::JoinHandle<()>,
@@ -67,7 +67,7 @@ impl Running {
 
     fn send(&self, job: Job) {
         self.metrics.queued();
-        self.jobs.blocking_send(job).unwrap();
+        self.jobs.blocking_send(vec![job]).unwrap();
     }
 
     fn stop(self) {
@@ -104,6 +104,7 @@ fn job(prompt: &str, len: usize, drafters: Vec<usize>) -> (Job, mpsc::Receiver<E
         arrived: now,
         deadline: now + Duration::from_secs(60),
         events,
+        place: None,
     };
     (job, receiver)
 }

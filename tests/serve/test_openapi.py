@@ -1,0 +1,61 @@
+"""The document at /openapi.json against the server: what it promises is what comes, whatever is sent."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import FULL, Server
+
+CHECKS = "not_a_server_error,status_code_conformance,response_schema_conformance,content_type_conformance"
+
+
+@pytest.fixture(scope="module")
+def small(start: Callable[..., Server]) -> Server:
+    """Little context, so that whatever is asked for ends soon."""
+    return start("-c", "256")
+
+
+def test_the_document_names_every_endpoint(server: Server) -> None:
+    document = server.http.get("/openapi.json").json()
+    posts = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"}
+    gets = {"/v1/models", "/v1/models/{model}", "/health", "/metrics", "/version", "/props"}
+    assert set(document["paths"]) == posts | gets
+    assert document["openapi"].startswith("3.")
+
+
+def test_the_document_tells_of_keys(server: Server) -> None:
+    document = server.http.get("/openapi.json").json()
+    assert document["components"]["securitySchemes"]
+    for path in ("/v1/models", "/props", "/metrics"):
+        assert {"401", "4XX"} & set(document["paths"][path]["get"]["responses"]), path
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_the_document_tells_of_streams(server: Server, path: str) -> None:
+    document = server.http.get("/openapi.json").json()
+    assert "text/event-stream" in document["paths"][path]["post"]["responses"]["200"]["content"]
+
+
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+def test_generated_requests_get_what_the_document_promises(small: Server, tmp_path: Path, mode: str) -> None:
+    phases = "examples,coverage,fuzzing" if FULL else "examples,fuzzing"
+    options: dict[str, Any] = {
+        "--checks": CHECKS,
+        "--phases": phases,
+        "--mode": mode,
+        "--max-examples": 200 if FULL else 25,
+        "--seed": 1,
+        "--request-timeout": 60,
+        "--generation-database": "none",
+        "--suppress-health-check": "all",
+    }
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{small.url}/openapi.json", "--continue-on-failure"]
+    command += [str(part) for option in options.items() for part in option]
+    hooks = {"SCHEMATHESIS_HOOKS": "openapi_hooks", "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | hooks, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert small.is_healthy()
