@@ -452,7 +452,7 @@ WRONG_BODIES: list[Any] = [
     {"messages": "hello"},
     {"messages": []},
     {"messages": [{"role": "king", "content": "hi"}]},
-    {"messages": [{"role": "user", "content": "hi"}], "temprature": 1},
+    {"messages": [{"role": "user", "content": "hi"}], "warmth": 1},
     {"messages": [{"role": "user", "content": "hi"}], "temperature": "hot"},
     {"messages": [{"role": "user", "content": "hi"}], "temperature": -1e308},
     {"messages": [{"role": "user", "content": "hi"}], "top_p": 7},

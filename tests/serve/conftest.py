@@ -33,11 +33,6 @@ SEA = [{"role": "user", "content": "Tell me about the sea."}]
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def bug(what: str) -> pytest.MarkDecorator:
-    """Marks a test that fails for a known reason. Once it passes, the suite fails until the mark is taken off."""
-    return pytest.mark.xfail(reason=f"BUG: {what}", strict=True)
-
-
 def wait_until(true: Callable[[], Any], seconds: float, what: str) -> Any:
     """Asks again until it is so; fails the test where that takes too long."""
     deadline = time.monotonic() + seconds
