@@ -126,7 +126,11 @@ class Server:
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
         """The answer to a request that must be honoured."""
-        response = self.http.post(path, json=body)
+        try:
+            response = self.http.post(path, json=body)
+        except httpx.TransportError as error:
+            code, log = self.process.poll(), "\n".join(self.lines[-20:])
+            raise AssertionError(f"{error!r}; exit code {code}; asked {body}; log:\n{log}") from None
         assert response.status_code == 200, response.text
         return response.json()
 
