@@ -26,13 +26,15 @@ import server
 
 SLOTS = 8
 CONTEXT_LEN = 512
-OUTPUT_LEN = 48
+OUTPUT_LEN = 40
 DRAFT = "SmolLM2-135M-Instruct.Q4_0.gguf"
 PAIRS = {
     "grown": ("SmolLM2-grown-x8.Q8_0.gguf", DRAFT),
     "small": ("SmolLM2-135M-Instruct.Q8_0.gguf", DRAFT),
 }
-PROMPTS = server.REPOSITORY / "bench/prompts/greedy_50.jsonl"
+PROMPTS = server.REPOSITORY / "bench/prompts"
+# Some thirty tokens. On a slow machine, longer prompts leave little time for what is made of them.
+PROMPT_CHARACTERS_MAX = 120
 RAW = Path.home() / ".cache/forerun/load"
 
 
@@ -47,13 +49,13 @@ class Level:
 
 LEVELS = [
     Level(1, 2, 3),
-    Level(2, 4, 3),
+    Level(2, 2, 3),
     Level(4, 4, 3),
     Level(8, 8, 3),
-    Level(16, 16, 3),
-    Level(32, 32, 3),
+    Level(16, 16, 2),
+    Level(32, 32, 2),
 ]
-QUICK = [Level(1, 1, 3), Level(8, 8, 3)]
+QUICK = [Level(1, 1, 2), Level(4, 4, 2)]
 
 # What llama-server was found to be fastest with here; `--tune` compares it with others. No prompt
 # comes twice, so its store of old prompts in memory (-cram) would only cost time.
@@ -181,7 +183,7 @@ def taken_apart(reading: dict[str, Any]) -> dict[str, Any]:
 def body(prompt: str, output_len: int, number: int) -> dict[str, Any]:
     """A request. Its number, always of as many tokens, keeps caches from knowing the prompt."""
     return {
-        "messages": [{"role": "user", "content": f"Request {number:06}. {prompt}"}],
+        "messages": [{"role": "user", "content": f"{number:06}: {prompt}"}],
         "max_tokens": output_len,
         "temperature": 1.0,
         "top_k": 0,
@@ -198,8 +200,10 @@ class Bodies:
     """Makes requests: prompts in an order fixed by the seed, numbers never used before."""
 
     def __init__(self, seed: int) -> None:
-        lines = PROMPTS.read_text(encoding="utf-8").splitlines()
-        self.prompts = [json.loads(line)["prompt"] for line in lines]
+        files = sorted(PROMPTS.glob("*.jsonl"))
+        lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+        prompts = dict.fromkeys(json.loads(line)["prompt"] for line in lines)
+        self.prompts = [it for it in prompts if len(it) <= PROMPT_CHARACTERS_MAX]
         self.random = random.Random(seed)
         self.numbers = self.random.sample(range(1_000_000), 200_000)
 
@@ -298,7 +302,7 @@ def measure(pair: str, arguments: argparse.Namespace) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = []
     with server.serving(servers):
         for way in all_ways:
-            run_users(way, SLOTS, bodies.make(bodies.choose(SLOTS), OUTPUT_LEN // 2))
+            run_users(way, 4, bodies.make(bodies.choose(4), OUTPUT_LEN // 2))
         idle = idle_shares(servers)
         clock.started = time.monotonic()
         for level in levels:
@@ -321,6 +325,8 @@ def measure(pair: str, arguments: argparse.Namespace) -> dict[str, Any]:
             "output": OUTPUT_LEN,
             "threads": arguments.threads,
             "seed": arguments.seed,
+            "prompts": len(bodies.prompts),
+            "characters": PROMPT_CHARACTERS_MAX,
         },
         "commands": {way.name: readable(way) for way in all_ways},
         "about": about_run(pair),
@@ -375,7 +381,7 @@ def tune(pair: str, arguments: argparse.Namespace) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=PAIRS, help="one pair of models; otherwise both")
-    parser.add_argument("--quick", action="store_true", help="1 and 8 users; a few minutes")
+    parser.add_argument("--quick", action="store_true", help="1 and 4 users; a few minutes")
     parser.add_argument("--tune", action="store_true", help="compare settings of llama-server")
     parser.add_argument("--report", action="store_true", help="write the report again, run nothing")
     parser.add_argument("--ways", nargs="+", choices=report.WAYS, default=list(report.WAYS))

@@ -351,7 +351,7 @@ Closed-loop users: each sends a request, reads its stream to the end and sends t
 at once, and further users wait for a slot. A level is split into blocks; in each block all ways answer the same prompts,
 one way after the other, the first being another each time. All servers stay loaded; those not asked idle.
 
-A request is a chat with one of the [short prompts](../prompts/README.md) (`greedy_50.jsonl`), {settings["output"]} tokens of
+A request is a chat with one of {settings["prompts"]} [prompts](../prompts/README.md) of at most {settings["characters"]} characters, {settings["output"]} tokens of
 answer, temperature 1 without any cut (`top_k` 0, `top_p` 1, `min_p` 0), end tokens forbidden so that the work is the same for
 all, no seed, streamed. In front of the prompt stands a number that was never used before: no server
 gains from having read the same prompt for another way. What the chat template puts in front may be cached.

@@ -164,12 +164,14 @@ impl Controller {
         load: Load,
     ) -> Choice {
         let ahead = sequence.wanted().clamp(1, AHEAD_MAX) as f64;
+        let texts = (1 + load.sequences) as f64;
         let plain = self.plain(load);
         let mut best = (plain, plain.seconds_for(ahead));
         let mut current = (plain, plain.seconds_for(ahead));
         // What nobody has seen may be tried, at a cost that is bounded; it is not used on trust.
         for arm in self.alive(pace).filter(|arm| self.shared[*arm].is_known()) {
-            let read = self.reading(arm, behind, usize::MAX);
+            // Where all take a drafter up, each waits for what it reads of the others.
+            let read = texts * self.reading(arm, behind, usize::MAX);
             for forecast in self.forecasts(arm, pace, load, record::Mood::Even) {
                 let using = pace.current == Some((forecast.arm, forecast.len));
                 let seconds = read + forecast.seconds_for(ahead);

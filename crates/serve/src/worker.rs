@@ -293,7 +293,9 @@ impl Worker {
                 read += tokens;
             }
         }
-        Load { sequences: speaking.saturating_sub(1), tokens: read }
+        // Those that still read will speak in a moment: a drafter taken up for the few that do now
+        // would have read their texts for nothing.
+        Load { sequences: self.active.len().saturating_sub(1), tokens: read }
     }
 
     /// Has every text's plan for this round decided.
@@ -310,17 +312,23 @@ impl Worker {
     }
 
     /// With cells of their own, texts share a pass only as far as their drafts are of one length: a
-    /// longer one costs a pass more. So all take the middle one.
+    /// longer one costs a pass more, which it hardly ever repays. So all take the middle one, and
+    /// nobody drafts unless all do.
     fn be_of_one_mind(&mut self) {
         let Some(controller) = &self.controller else { return };
         if self.decoder.target().paths_max() > 1 {
             return;
         }
+        let speaking = self.active.iter().filter(|text| text.part == Part::Speaks);
         let mut lens: Vec<usize> =
-            self.active.iter().filter_map(|text| text.generation.chosen()).collect();
+            speaking.map(|text| text.generation.chosen().unwrap_or(text.fixed_len())).collect();
         lens.sort_unstable();
-        let Some(middle) = lens.get(lens.len() / 2) else { return };
-        self.active.iter_mut().for_each(|text| text.generation.settle(controller, *middle));
+        let len = if lens.first() == Some(&0) {
+            0
+        } else {
+            lens.get(lens.len() / 2).copied().unwrap_or(0)
+        };
+        self.active.iter_mut().for_each(|text| text.generation.settle(controller, len));
     }
 
     fn commit(&mut self, round: Round, seconds: f64, load: Load) {
@@ -436,6 +444,11 @@ impl Worker {
 }
 
 impl Active {
+    /// How much it drafts where no controller chooses.
+    fn fixed_len(&self) -> usize {
+        if self.plan.drafters.is_empty() { 0 } else { self.plan.draft_len }
+    }
+
     /// Why nothing was drafted, where nothing was.
     fn skipped(&self, commit: &Commit) -> Option<Skipped> {
         match commit {

@@ -259,3 +259,35 @@ fn a_settled_length_is_what_is_drafted_and_learned_from() {
     controller.settle(&mut pace, &mut sequence, 3);
     assert!(sequence.plan.drafters.is_empty(), "what is plain stays so");
 }
+
+/// Eight texts that each have a long prompt: what the drafter would have to read of all of them is
+/// more than the few tokens left are worth, though for one text alone it would not be.
+#[test]
+fn in_a_full_batch_a_drafter_is_not_taken_up_for_a_few_tokens() {
+    // A target that takes further tokens for next to nothing, so that drafts pay at any load.
+    let target = CostCurve::new([(1, 70.0), (8, 71.0), (64, 75.0)]);
+    let drafters = vec![Some(CostCurve::new([(1, 2.0), (64, 128.0)]))];
+    let arms = vec![Arm { drafters: vec![0], width: 1 }];
+    let mut controller = Controller::new(Costs { target, drafters }, arms, 4);
+    let good = Commit {
+        asked: 4,
+        drafted: 4,
+        draft_len: 4,
+        accepted: 4,
+        committed: 5,
+        ..Commit::default()
+    };
+    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
+    sequence.begin(vec![Token(0); 100], 16);
+    let mut pace = controller.pace(|_| true);
+    controller.choose(&mut pace, &mut sequence, &[1], Load::default());
+    (0..20).for_each(|_| controller.learn(&mut pace, &good, 80.0, Load::default()));
+    let mut chosen = |sequences| {
+        let mut pace = controller.pace(|_| true);
+        let load = Load { sequences, tokens: 0 };
+        let choice = controller.choose(&mut pace, &mut sequence, &[100], load);
+        choice.arm.filter(|_| !choice.trial)
+    };
+    assert_eq!(chosen(0), Some(0), "alone it pays");
+    assert_eq!(chosen(7), None, "not for eight");
+}
