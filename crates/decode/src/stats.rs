@@ -8,8 +8,10 @@ use crate::round::{Commit, Times};
 /// How often a position of drafts was drafted and accepted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Rounds whose longest path reached it.
+    /// Rounds whose longest path had it.
     pub drafted: u64,
+    /// Of these, rounds that accepted all before it.
+    pub reached: u64,
     /// Rounds that accepted it.
     pub accepted: u64,
 }
@@ -28,6 +30,8 @@ pub struct Position {
 /// stats.add(&commit, Times::default(), Duration::from_millis(30));
 /// assert_eq!(stats.tokens_per_round(), 3.0);
 /// assert_eq!(stats.acceptance(), 0.5);
+/// let reached: Vec<u64> = stats.positions.iter().map(|position| position.reached).collect();
+/// assert_eq!(reached, [1, 1, 1, 0]);
 /// assert_eq!(stats.tokens_per_second(), 100.0);
 /// ```
 #[derive(Debug, Clone, Default)]
@@ -82,6 +86,7 @@ impl Stats {
         }
         for (index, position) in self.positions.iter_mut().enumerate().take(commit.draft_len) {
             position.drafted += 1;
+            position.reached += u64::from(index <= commit.accepted);
             position.accepted += u64::from(index < commit.accepted);
         }
         self.time += time;
@@ -101,6 +106,7 @@ impl Stats {
         self.positions.resize(len, Position::default());
         for (own, other) in self.positions.iter_mut().zip(&other.positions) {
             own.drafted += other.drafted;
+            own.reached += other.reached;
             own.accepted += other.accepted;
         }
         self.plain_rounds += other.plain_rounds;
