@@ -11,3 +11,4 @@ pub(crate) mod context;
 pub(crate) mod log;
 pub(crate) mod model;
 pub(crate) mod quantize;
+pub(crate) mod system;

@@ -30,6 +30,14 @@ pub fn set_verbose(verbose: bool) {
     ffi::log::set_verbose(verbose);
 }
 
+/// The library that llama.cpp comes with; its version names llama.cpp's.
+pub const BINDING: &str = "llama-cpp-sys-2 0.1.160";
+
+/// What llama.cpp uses of the processor, in its own words.
+pub fn system_info() -> String {
+    ffi::system::info()
+}
+
 /// Decodes greedily with nothing but llama.cpp's calls: the yardstick of `just overhead`. Gives
 /// the tokens and the time from the first of them to the last.
 ///
@@ -46,4 +54,21 @@ pub fn bare_greedy(
     let prompt: Vec<i32> = prompt.iter().map(|token| token.0.cast_signed()).collect();
     let (tokens, time) = ffi::bare::greedy(model.raw(), threads, &prompt, count);
     (tokens.into_iter().map(|token| forerun_verify::Token(token.cast_unsigned())).collect(), time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binding_is_the_one_that_is_linked() {
+        let lock = include_str!("../../../Cargo.lock");
+        let (name, version) = BINDING.split_once(' ').unwrap();
+        assert!(lock.contains(&format!("name = \"{name}\"\nversion = \"{version}\"")));
+    }
+
+    #[test]
+    fn llama_cpp_says_what_it_uses() {
+        assert!(system_info().contains(" = "), "{}", system_info());
+    }
 }
