@@ -94,6 +94,11 @@ soak *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/soak.py {{ args }}
 
+# Every rule certified, and decoders broken on purpose found out, half an hour: writes bench/certify/detections.md.
+detections *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/certify/detections.py {{ args }}
+
 # Plain against drafted decoding on a real model, 20,000 texts in all: writes bench/decode/two-sample.md.
 two-sample samples="5000":
     FORERUN_SAMPLES={{ samples }} FORERUN_WRITE_REPORTS=1 \

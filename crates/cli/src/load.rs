@@ -116,14 +116,15 @@ pub(crate) fn load(
     screen: &mut Screen,
 ) -> anyhow::Result<Loaded> {
     forerun_llama::set_verbose(config.output.verbose);
-    load_for(&config.wanted(), interrupt, screen)
+    load_for(&config.wanted(), interrupt, screen, |engine| engine)
 }
 
-/// The same, for any number of texts.
+/// The same, for any number of texts, with the target's engine changed by `with`.
 pub(crate) fn load_for(
     wanted: &Wanted<'_>,
     interrupt: &Interrupt,
     screen: &mut Screen,
+    with: impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine>,
 ) -> anyhow::Result<Loaded> {
     if wanted.gpu_missing {
         screen.warn("this build cannot use a GPU: the layers stay on the processor");
@@ -160,7 +161,7 @@ pub(crate) fn load_for(
     if wanted.predictions && drafts.drafters.is_empty() && !target.can_cut() {
         made = Made { drafters: Vec::new(), names: Vec::new() };
     }
-    let mut decoder = Decoder::new(Box::new(target), made.drafters)?;
+    let mut decoder = Decoder::new(with(Box::new(target)), made.drafters)?;
     let controller = if drafts.adaptive && !decoder.drafters().is_empty() {
         let costs = decoder.measure(MEASURE).context("measuring what passes cost")?;
         Some(Controller::new(costs, arms(drafts, wanted.predictions), drafts.len.get()))

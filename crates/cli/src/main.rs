@@ -4,12 +4,17 @@
 //! thing and says what it took; nothing is decided here that a library could decide.
 
 mod args;
+mod bench;
+mod certify;
 mod chat;
+mod client;
 mod config;
 mod flags;
 mod generate;
+mod html;
 mod interrupt;
 mod load;
+mod prompts;
 mod report;
 mod serve;
 mod stream;
@@ -41,6 +46,10 @@ enum Command {
     Serve(Box<serve::ServeFlags>),
     /// Find out which drafter, how many paths and which length pay here
     Tune(Box<tune::TuneFlags>),
+    /// Measure what drafting gains, with intervals, on models or a server
+    Bench(Box<bench::BenchFlags>),
+    /// Prove that speculation leaves the output alone, on your model or any server
+    Certify(Box<certify::CertifyFlags>),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +63,8 @@ fn main() -> ExitCode {
         Command::Chat(flags) => flags.run(),
         Command::Serve(flags) => flags.run(),
         Command::Tune(flags) => flags.run(),
+        Command::Bench(flags) => flags.run(),
+        Command::Certify(flags) => flags.run(),
     };
     result.unwrap_or_else(|error| failed(&error))
 }

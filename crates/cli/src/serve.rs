@@ -168,7 +168,7 @@ impl ServeFlags {
             slots,
             predictions: true,
         };
-        let loaded = load_for(&wanted, &interrupt, &mut screen);
+        let loaded = load_for(&wanted, &interrupt, &mut screen, |engine| engine);
         if interrupt.is_pressed() {
             return interrupt.or_stopped(loaded.map(|_| ExitCode::SUCCESS));
         }

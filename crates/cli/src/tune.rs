@@ -5,7 +5,6 @@
 //! drafter, and the controller, beside plain decoding. What is not faster is not recommended.
 
 mod plot;
-mod prompts;
 mod trial;
 
 use std::fmt::Write as _;
@@ -27,6 +26,7 @@ use crate::flags::{
 };
 use crate::interrupt::Interrupt;
 use crate::load;
+use crate::prompts;
 use crate::report::milliseconds;
 use crate::terminal::{Screen, file_name};
 
@@ -183,7 +183,8 @@ fn prompt_tokens(
     model: &forerun_llama::Model,
     context_len: usize,
 ) -> anyhow::Result<Vec<Vec<Token>>> {
-    let texts = prompts::read(config.prompts.as_deref(), model)?;
+    let prompts = config.prompts.as_deref().map_or_else(|| Ok(prompts::few()), prompts::file)?;
+    let texts = prompts::in_chat_format(&prompts, model)?;
     let vocab = model.vocab();
     let mut all = Vec::new();
     for text in &texts {

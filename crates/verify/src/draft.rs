@@ -550,6 +550,27 @@ impl Draft {
         children.find(|child| self.token(*child) == token)
     }
 
+    /// The row a drafted token was drawn from, by its first slot; none for a fixed token and for
+    /// the root. For rules written elsewhere.
+    ///
+    /// # Panics
+    /// Where the node is of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let row = Dist::dense(vec![0.5, 0.5])?;
+    /// let draft = Draft::path(2, [(Token(1), row.clone())])?;
+    /// let (node, ..) = draft.nodes().next().unwrap();
+    /// assert_eq!(draft.drawn_from(node), Some(&row));
+    /// assert_eq!(draft.drawn_from(Node::ROOT), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drawn_from(&self, node: Node) -> Option<&Dist> {
+        let parent = self.places[node.index()].parent;
+        let slot = self.slots(parent).iter().find(|slot| slot.child == node)?;
+        slot.row.map(|row| self.draft_row(row))
+    }
+
     pub(crate) fn token(&self, node: Node) -> Token {
         self.places[node.index()].token
     }

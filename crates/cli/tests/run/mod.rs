@@ -1,4 +1,5 @@
 //! Runs the program as a user does.
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -87,6 +88,21 @@ impl Running {
     pub(crate) fn some_text(&mut self) {
         let out = self.0.stdout.as_mut().expect("it is piped");
         out.read_exact(&mut [0; 24]).expect("some text");
+    }
+
+    /// Waits until something is said on standard error; gives all of that until then, to the end
+    /// of its line.
+    pub(crate) fn noted(&mut self, said: &str) -> String {
+        let err = self.0.stderr.as_mut().expect("it is piped");
+        let (mut text, mut byte) = (Vec::new(), [0]);
+        loop {
+            err.read_exact(&mut byte).expect("it is said");
+            text.push(byte[0]);
+            let so_far = String::from_utf8_lossy(&text);
+            if byte == *b"\n" && so_far.contains(said) {
+                return so_far.into_owned();
+            }
+        }
     }
 
     /// Presses Ctrl-C, and says how long that took.

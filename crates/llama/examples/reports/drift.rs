@@ -1,8 +1,7 @@
 //! How far rows scored in a block are from rows scored one by one.
 
-use forerun_decode::{Branch, Engine, Keep, Output, Rows, Slot, Step, Token};
+use forerun_decode::{Drift, drift};
 use forerun_llama::{CacheType, EngineOptions, FlashAttention, LlamaEngine};
-use forerun_verify::Dist;
 
 use crate::lab;
 
@@ -40,9 +39,9 @@ pub(crate) fn report() {
             };
             let mut engine = LlamaEngine::new(&model, &options).expect("the engine starts");
             for cached in [128, 400] {
-                let (tokens, singles) = alone(&mut engine, prompt[..cached].to_vec());
                 for len in [2, 8] {
-                    let line = compare(&singles, &in_blocks(&mut engine, &tokens, len));
+                    let found = drift(&mut engine, &prompt[..cached], POSITIONS, len);
+                    let line = said(&found.expect("the passes succeed"));
                     let line = format!("| {name} | {setting} | {cached} | {len} | {line} |\n");
                     eprint!("{line}");
                     text.push_str(&line);
@@ -53,67 +52,11 @@ pub(crate) fn report() {
     lab::write("drift.md", &text);
 }
 
-/// Reads a prompt but its last token, so that all passes after it start from the same cache.
-fn read(engine: &mut LlamaEngine, prompt: &[Token]) {
-    let trunk = &prompt[..prompt.len() - 1];
-    let step = Step { slot: Slot(0), keep: Keep::Trunk(0), trunk, tree: &[], rows: Rows::None };
-    engine.extend(&[step], &mut Output::default()).expect("the pass succeeds");
-}
-
-/// Greedy text and its rows, one token a pass.
-fn alone(engine: &mut LlamaEngine, mut tokens: Vec<Token>) -> (Vec<Token>, Vec<Vec<f32>>) {
-    read(engine, &tokens);
-    let (mut rows, mut output) = (Vec::new(), Output::default());
-    for _ in 0..POSITIONS {
-        let trunk = &tokens[tokens.len() - 1..];
-        let step = Step { slot: Slot(0), keep: Keep::All, trunk, tree: &[], rows: Rows::Trunk };
-        engine.extend(&[step], &mut output).expect("the pass succeeds");
-        rows.push(output.row(0).to_vec());
-        tokens.push(argmax(output.row(0)));
-    }
-    (tokens, rows)
-}
-
-/// The same rows, in blocks: a committed token and `len - 1` drafted ones, all of them accepted.
-fn in_blocks(engine: &mut LlamaEngine, tokens: &[Token], len: usize) -> Vec<Vec<f32>> {
-    let mut done = tokens.len() - POSITIONS - 1;
-    read(engine, &tokens[..=done]);
-    let (mut rows, mut output, mut keep) = (Vec::new(), Output::default(), Keep::All);
-    while rows.len() < POSITIONS {
-        let drafted = &tokens[done + 1..tokens.len().min(done + len)];
-        let branch = |(parent, token): (usize, &Token)| Branch { parent, token: *token };
-        let tree: Vec<Branch> = drafted.iter().enumerate().map(branch).collect();
-        let trunk = &tokens[done..=done];
-        let step = Step { slot: Slot(0), keep, trunk, tree: &tree, rows: Rows::All };
-        engine.extend(&[step], &mut output).expect("the pass succeeds");
-        rows.extend((0..output.len()).map(|row| output.row(row).to_vec()));
-        (keep, done) = (Keep::To(tree.len()), done + 1 + tree.len());
-    }
-    rows.truncate(POSITIONS);
-    rows
-}
-
-fn compare(singles: &[Vec<f32>], blocks: &[Vec<f32>]) -> String {
-    let (mut gap, mut distance, mut agree, mut equal) = (0.0_f32, 0.0, 0, 0);
-    for (single, block) in singles.iter().zip(blocks) {
-        equal += usize::from(single == block);
-        agree += usize::from(argmax(single) == argmax(block));
-        let gaps = single.iter().zip(block).map(|(one, other)| (one - other).abs());
-        gap = gaps.fold(gap, f32::max);
-        let law = |row: &[f32]| Dist::softmax(row, 1.0).expect("a row is a law");
-        let (one, other) = (law(single), law(block));
-        let ids = (0..u32::try_from(single.len()).expect("it fits")).map(Token);
-        distance += ids.map(|id| (one.prob(id) - other.prob(id)).abs()).sum::<f64>() / 2.0;
-    }
-    let count = singles.len();
-    if equal == count {
+fn said(found: &Drift) -> String {
+    if found.is_none() {
         return "equal | 0 | 0 | 100 %".to_owned();
     }
-    let (distance, agree) = (distance / count as f64, 100 * agree / count);
-    format!("{equal} of {count} equal | {gap:.3} | {distance:.5} | {agree} %")
-}
-
-fn argmax(row: &[f32]) -> Token {
-    let best = (0..row.len()).reduce(|best, at| if row[at] > row[best] { at } else { best });
-    Token(u32::try_from(best.unwrap_or(0)).expect("a vocabulary fits"))
+    let Drift { rows, equal, gap, distance, same_best } = found;
+    let agree = 100 * same_best / rows;
+    format!("{equal} of {rows} equal | {gap:.3} | {distance:.5} | {agree} %")
 }

@@ -1,0 +1,206 @@
+//! The decoder on the user's own model and settings: drafted texts against plain decoding.
+
+use std::time::{Duration, Instant};
+
+use forerun_decode::{Plan, Sampling};
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::law::LawTest;
+use super::pairs::{PairTest, Sample, smallest_difference};
+use super::writer::{Scorer, Tally, Text, Way, Writer};
+
+/// Tokens of each text that the comparison of two samples looks at. Longer beginnings hardly ever
+/// come twice.
+const PAIR_LEN: usize = 6;
+
+/// When to stop, and what counts as proof.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// How often a right decoder may be accused.
+    pub(super) false_alarm: f64,
+    /// The share of wrong tokens that must be found.
+    pub(super) power: f64,
+    /// The longest it may take.
+    pub(super) time: Duration,
+    /// Tokens of a text.
+    pub(super) text_len: usize,
+}
+
+impl Limits {
+    /// What evidence must reach, as a logarithm.
+    pub(super) fn proof(&self) -> f64 {
+        (1.0 / self.false_alarm).ln()
+    }
+}
+
+/// Why a test ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ended {
+    /// It is proved wrong.
+    Proof,
+    /// It would have found the share of wrong tokens that was asked for.
+    Power,
+    /// The time was over.
+    Time,
+    /// The user had enough.
+    Interrupted,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct DecoderFinding {
+    /// Drafted texts, their tokens, and what drafting did for them.
+    pub(crate) texts: u64,
+    pub(crate) tokens: u64,
+    pub(crate) drafted: u64,
+    pub(crate) accepted: u64,
+    /// Evidence that a token did not follow the target's law: how many times likelier than if all
+    /// did, as a power of ten; and that plain texts' tokens, made for control, did not.
+    pub(crate) law_evidence: f64,
+    pub(crate) control_evidence: f64,
+    /// The smallest share of tokens from the drafter's law that would have been found.
+    pub(crate) smallest_share: Option<f64>,
+    /// Texts of either kind compared as samples, the evidence that they are of two laws, and the
+    /// smallest difference that would have been found.
+    pub(crate) pairs: u64,
+    pub(crate) pair_evidence: f64,
+    pub(crate) smallest_difference: Option<f64>,
+    /// Texts made twice, with drafts and without, by a rule whose texts must not differ; and those
+    /// that did.
+    pub(crate) made_twice: u64,
+    pub(crate) made_differently: u64,
+    pub(crate) seconds: f64,
+    pub(crate) ended: Ended,
+    pub(crate) passed: bool,
+}
+
+/// Makes texts of both kinds and tests them until something is proved or the limits are reached.
+pub(super) struct DecoderTest<'a> {
+    pub(super) writer: Writer<'a>,
+    pub(super) scorer: Scorer<'a>,
+    /// How drafted texts are made, and with what sampling (a broken decoder's may be another).
+    pub(super) plan: Plan,
+    pub(super) drawn_with: Sampling,
+    /// The sampling asked for.
+    pub(super) sampling: Sampling,
+    pub(super) coupled: bool,
+    pub(super) limits: Limits,
+}
+
+#[derive(Default)]
+struct Running {
+    law: LawTest,
+    control: LawTest,
+    pairs: PairTest,
+    tally: Tally,
+    texts: u64,
+    twice: (u64, u64),
+}
+
+impl Running {
+    /// All evidence taken together: the mean of what both tests made, as a logarithm.
+    fn evidence(&self) -> f64 {
+        let (law, pairs) = (self.law.evidence(), self.pairs.evidence());
+        let most = law.max(pairs);
+        most + (f64::midpoint((law - most).exp(), (pairs - most).exp())).ln()
+    }
+}
+
+impl DecoderTest<'_> {
+    pub(super) fn run(mut self, bar: &ProgressBar) -> anyhow::Result<DecoderFinding> {
+        let started = Instant::now();
+        let mut running = Running::default();
+        let ended = loop {
+            if let Err(error) = self.batch(&mut running) {
+                if error.to_string() == "interrupted" && running.texts > 0 {
+                    break Ended::Interrupted;
+                }
+                return Err(error);
+            }
+            let share = running.law.smallest_share(self.limits.false_alarm);
+            let evidence = running.evidence();
+            bar.set_message(format!(
+                "{} tokens, evidence {:+.1}, smallest share {}",
+                running.law.tokens(),
+                evidence / std::f64::consts::LN_10,
+                share.map_or("none yet".to_owned(), |share| format!("{:.2} %", 100.0 * share))
+            ));
+            bar.set_position(started.elapsed().as_secs());
+            if evidence >= self.limits.proof() || running.twice.1 > 0 {
+                break Ended::Proof;
+            }
+            if share.is_some_and(|share| share <= self.limits.power) {
+                break Ended::Power;
+            }
+            if started.elapsed() >= self.limits.time {
+                break Ended::Time;
+            }
+        };
+        Ok(self.finding(&running, ended, started.elapsed()))
+    }
+
+    /// A text of either kind in each slot.
+    fn batch(&mut self, running: &mut Running) -> anyhow::Result<()> {
+        let Limits { text_len, .. } = self.limits;
+        let drafted = Way {
+            plan: &self.plan,
+            coupled: self.coupled,
+            sampling: &self.drawn_with,
+            len: text_len,
+        };
+        let texts = self.writer.texts(&drafted, false, &mut running.tally)?;
+        for text in &texts {
+            self.scorer.show(text, &mut running.law)?;
+            running.texts += 1;
+        }
+        let plain_plan = Plan::plain();
+        let plain = Way {
+            plan: &plain_plan,
+            coupled: self.coupled,
+            sampling: &self.sampling,
+            len: PAIR_LEN,
+        };
+        // The noise of a seed gives the same text again, drafts or none.
+        let others = self.writer.texts(&plain, self.coupled, &mut Tally::default())?;
+        for (one, other) in texts.iter().zip(&others) {
+            let (one, other) = (sample(one), sample(other));
+            if self.coupled {
+                running.twice.0 += 1;
+                running.twice.1 += u64::from(one != other);
+            } else {
+                running.pairs.see(&one, &other);
+            }
+        }
+        others.iter().try_for_each(|text| self.scorer.show(text, &mut running.control))
+    }
+
+    fn finding(&self, running: &Running, ended: Ended, time: Duration) -> DecoderFinding {
+        let tens = |evidence: f64| evidence / std::f64::consts::LN_10;
+        let Limits { false_alarm, .. } = self.limits;
+        DecoderFinding {
+            texts: running.texts,
+            tokens: running.law.tokens(),
+            drafted: running.tally.drafted,
+            accepted: running.tally.accepted,
+            law_evidence: tens(running.law.evidence()),
+            control_evidence: tens(running.control.evidence()),
+            smallest_share: running.law.smallest_share(false_alarm),
+            pairs: running.pairs.pairs(),
+            pair_evidence: tens(running.pairs.evidence()),
+            smallest_difference: smallest_difference(running.pairs.pairs(), false_alarm),
+            made_twice: running.twice.0,
+            made_differently: running.twice.1,
+            seconds: time.as_secs_f64(),
+            ended,
+            passed: ended != Ended::Proof,
+        }
+    }
+}
+
+/// A text's beginning as symbols.
+fn sample(text: &Text) -> Sample {
+    let symbols = text.tokens.iter().take(PAIR_LEN).map(|token| u64::from(token.0)).collect();
+    Sample { prompt: text.prompt, symbols }
+}

@@ -1,0 +1,267 @@
+//! Anyone's server over HTTP: texts with speculation on against texts with it off.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use forerun_decode::Sampling;
+use indicatif::ProgressBar;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::decoder::{Ended, Limits};
+use super::pairs::{PairTest, Sample, smallest_difference};
+use crate::client::Client;
+use crate::interrupt::Interrupt;
+use crate::prompts::Prompt;
+
+/// Pairs asked for between two looks at the evidence.
+const BATCH: usize = 16;
+
+/// What is asked, and of whom.
+pub(super) struct ServerTest<'a> {
+    /// With speculation, and without; often the same server.
+    pub(super) on: Client,
+    pub(super) off: Client,
+    /// What requests of either kind say beside what all say.
+    pub(super) on_body: Map<String, Value>,
+    pub(super) off_body: Map<String, Value>,
+    pub(super) model: Option<String>,
+    pub(super) prompts: &'a [Prompt],
+    pub(super) sampling: &'a Sampling,
+    /// Requests under way at once.
+    pub(super) users: usize,
+    pub(super) limits: Limits,
+    /// Most pairs.
+    pub(super) pairs_max: u64,
+    pub(super) interrupt: &'a Interrupt,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ServerFinding {
+    pub(crate) url: String,
+    pub(crate) plain_url: String,
+    /// What requests said beside what all say.
+    pub(crate) on: Map<String, Value>,
+    pub(crate) off: Map<String, Value>,
+    pub(crate) pairs: u64,
+    /// Tokens drafted and accepted, as far as the server tells; none where it does not.
+    pub(crate) drafted: Option<u64>,
+    pub(crate) accepted: Option<u64>,
+    /// The rule the server says it ran, and whether it calls it lossless.
+    pub(crate) rule: Option<String>,
+    pub(crate) says_lossless: Option<bool>,
+    /// Evidence that both kinds are of two laws, as a power of ten.
+    pub(crate) pair_evidence: f64,
+    pub(crate) smallest_difference: Option<f64>,
+    /// Greedy texts asked for in both ways, and those that were the same.
+    pub(crate) greedy: u64,
+    pub(crate) greedy_same: u64,
+    pub(crate) seconds: f64,
+    pub(crate) ended: Ended,
+    /// Whether anything was drafted at all, as far as can be told.
+    pub(crate) tested: bool,
+    pub(crate) passed: bool,
+}
+
+/// What an answer says about its drafts.
+#[derive(Debug, Default)]
+struct Said {
+    drafted: Option<u64>,
+    accepted: Option<u64>,
+    rule: Option<String>,
+    lossless: Option<bool>,
+}
+
+impl ServerTest<'_> {
+    pub(super) fn run(self, bar: &ProgressBar) -> anyhow::Result<ServerFinding> {
+        let started = Instant::now();
+        let (greedy, greedy_same) = self.greedy()?;
+        let (mut test, mut said) = (PairTest::default(), Said::default());
+        let ended = loop {
+            let first = usize::try_from(test.pairs())?;
+            for (one, other) in self.pairs(first, &mut said)? {
+                test.see(&one, &other);
+            }
+            let difference = smallest_difference(test.pairs(), self.limits.false_alarm);
+            bar.set_message(format!(
+                "{} pairs, evidence {:+.1}, smallest difference {}",
+                test.pairs(),
+                test.evidence() / std::f64::consts::LN_10,
+                difference.map_or("none yet".to_owned(), |it| format!("{:.0} %", 100.0 * it))
+            ));
+            bar.set_position(started.elapsed().as_secs());
+            if test.evidence() >= self.limits.proof() {
+                break Ended::Proof;
+            }
+            if test.pairs() >= self.pairs_max {
+                break Ended::Power;
+            }
+            if started.elapsed() >= self.limits.time {
+                break Ended::Time;
+            }
+            if self.interrupt.is_pressed() {
+                break Ended::Interrupted;
+            }
+        };
+        let tested = said.drafted != Some(0);
+        Ok(ServerFinding {
+            url: self.on.base().to_owned(),
+            plain_url: self.off.base().to_owned(),
+            pairs: test.pairs(),
+            drafted: said.drafted,
+            accepted: said.accepted,
+            rule: said.rule,
+            says_lossless: said.lossless,
+            pair_evidence: test.evidence() / std::f64::consts::LN_10,
+            smallest_difference: smallest_difference(test.pairs(), self.limits.false_alarm),
+            greedy,
+            greedy_same,
+            seconds: started.elapsed().as_secs_f64(),
+            ended,
+            tested,
+            passed: ended != Ended::Proof && tested,
+            on: self.on_body,
+            off: self.off_body,
+        })
+    }
+
+    /// Texts of either kind for the next prompts, asked for side by side.
+    fn pairs(&self, first: usize, said: &mut Said) -> anyhow::Result<Vec<(Sample, Sample)>> {
+        let jobs: Vec<(usize, bool)> =
+            (first..first + BATCH).flat_map(|pair| [(pair, true), (pair, false)]).collect();
+        let next = Mutex::new(jobs.iter());
+        let answers = Mutex::new(vec![None; 2 * BATCH]);
+        std::thread::scope(|scope| {
+            let ask = || -> anyhow::Result<()> {
+                loop {
+                    let job = next.lock().expect("nobody panics").next().copied();
+                    let Some((pair, on)) = job else { return Ok(()) };
+                    let answer =
+                        self.ask(pair % self.prompts.len(), on, self.sampling.temperature)?;
+                    let place = 2 * (pair - first) + usize::from(!on);
+                    answers.lock().expect("nobody panics")[place] = Some(answer);
+                }
+            };
+            let users: Vec<_> = (0..self.users).map(|_| scope.spawn(ask)).collect();
+            users.into_iter().try_for_each(|user| user.join().expect("nobody panics"))
+        })?;
+        let answers = answers.into_inner().expect("nobody panics");
+        let mut answers = answers.into_iter().map(|answer| answer.expect("every job is done"));
+        let mut pairs = Vec::new();
+        while let (Some(on), Some(off)) = (answers.next(), answers.next()) {
+            said.add(&on);
+            let prompt = (first + pairs.len()) % self.prompts.len();
+            let sample = |answer: &Value| Sample { prompt, symbols: symbols(&text(answer)) };
+            pairs.push((sample(&on), sample(&off)));
+        }
+        Ok(pairs)
+    }
+
+    /// Every prompt once in both ways at temperature 0.
+    fn greedy(&self) -> anyhow::Result<(u64, u64)> {
+        let mut same = 0;
+        for prompt in 0..self.prompts.len() {
+            let (on, off) = (self.ask(prompt, true, 0.0)?, self.ask(prompt, false, 0.0)?);
+            same += u64::from(text(&on) == text(&off));
+        }
+        Ok((self.prompts.len() as u64, same))
+    }
+
+    fn ask(&self, prompt: usize, on: bool, temperature: f32) -> anyhow::Result<Value> {
+        ensure!(!self.interrupt.is_pressed(), "interrupted");
+        let sampling = self.sampling;
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": self.prompts[prompt].text }],
+            "max_tokens": self.limits.text_len,
+            "temperature": temperature,
+            "top_p": sampling.top_p,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+        });
+        let fields = body.as_object_mut().context("an object")?;
+        // What OpenAI's API does not know is said only where it matters.
+        let neutral = Sampling::unshaped();
+        let mut extra = |name: &str, wanted: bool, value: Value| {
+            if wanted {
+                fields.insert(name.to_owned(), value);
+            }
+        };
+        // These servers cut unless they are told not to.
+        extra("top_k", true, json!(sampling.top_k));
+        extra("min_p", true, json!(sampling.min_p));
+        let penalised = sampling.repeat_penalty != neutral.repeat_penalty;
+        extra("repeat_penalty", penalised, json!(sampling.repeat_penalty));
+        extra("model", self.model.is_some(), json!(self.model));
+        let (client, own) =
+            if on { (&self.on, &self.on_body) } else { (&self.off, &self.off_body) };
+        fields.extend(own.clone());
+        client.post("/v1/chat/completions", &body)
+    }
+}
+
+impl Said {
+    /// Adds what an answer with speculation on says about its drafts, in vLLM's words or llama.cpp's.
+    fn add(&mut self, answer: &Value) {
+        let count =
+            |pointers: [&str; 2]| pointers.iter().find_map(|it| answer.pointer(it)?.as_u64());
+        let drafted = count(["/metrics/speculative_decoding/num_draft_tokens", "/timings/draft_n"]);
+        let accepted = count([
+            "/metrics/speculative_decoding/num_accepted_tokens",
+            "/timings/draft_n_accepted",
+        ]);
+        if let Some(drafted) = drafted {
+            *self.drafted.get_or_insert(0) += drafted;
+            *self.accepted.get_or_insert(0) += accepted.unwrap_or(0);
+        }
+        let rule = answer.pointer("/speculative/rule").and_then(Value::as_str);
+        self.rule = rule.map(str::to_owned).or(self.rule.take());
+        let lossless = answer.pointer("/speculative/lossless").and_then(Value::as_bool);
+        self.lossless = lossless.or(self.lossless);
+    }
+}
+
+/// The text of an answer.
+fn text(answer: &Value) -> String {
+    let content = answer.pointer("/choices/0/message/content").and_then(Value::as_str);
+    content.unwrap_or_default().to_owned()
+}
+
+/// Words, each with the space before it.
+fn symbols(text: &str) -> Vec<u64> {
+    let hash = |word: &str| {
+        let mut hasher = DefaultHasher::new();
+        word.hash(&mut hasher);
+        hasher.finish()
+    };
+    text.split_inclusive(char::is_whitespace).map(hash).collect()
+}
+
+/// How long a server may take to answer one request.
+pub(super) const ANSWER: Duration = Duration::from_secs(120);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_servers_say_of_their_drafts_is_added_up() {
+        let mut said = Said::default();
+        said.add(&json!({ "timings": { "draft_n": 8, "draft_n_accepted": 5 } }));
+        said.add(&json!({
+            "speculative": { "rule": "block", "lossless": true },
+            "metrics": { "speculative_decoding": { "num_draft_tokens": 4, "num_accepted_tokens": 1 } }
+        }));
+        assert_eq!((said.drafted, said.accepted), (Some(12), Some(6)));
+        assert_eq!((said.rule.as_deref(), said.lossless), (Some("block"), Some(true)));
+    }
+
+    #[test]
+    fn texts_are_words() {
+        assert_eq!(symbols("a b c").len(), 3);
+        assert_eq!(symbols("a b")[0], symbols("a c")[0]);
+        assert_ne!(symbols("a b")[1], symbols("a c")[1]);
+    }
+}
