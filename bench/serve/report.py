@@ -152,7 +152,9 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def ratio(values: tuple[float, ...]) -> str:
-    return f"{values[0]:.2f} ({values[1]:.2f}–{values[2]:.2f})"
+    # A block without a single good request has no median, and then there is no interval.
+    interval = "" if np.isnan(values[1:]).any() else f" ({values[1]:.2f}–{values[2]:.2f})"
+    return f"{values[0]:.2f}{interval}"
 
 
 def rates(readings: Readings) -> str:
@@ -379,6 +381,9 @@ Plots: the bars of rates are the lowest and highest block.
 * The grown target says what SmolLM2 says and costs as much as a model seven times as large, so its drafter costs little and guesses well.
 * 99th percentiles of the first token rest on few requests: with less than a hundred they are the largest or nearly so.
 * Levels are short and begin with all users at once, as after a pause; first tokens at many users show that burst.
+* Ways take turns of up to two minutes each, and the machine's speed wanders by a tenth within that. Where next to nothing is
+  drafted (the last table), Forerun's two ways do the same, and what differs between them is the machine.
+* A request that fails to connect, because the server has closed the connection of the one before, is not sent again.
 """
 
 

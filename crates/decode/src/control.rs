@@ -11,7 +11,7 @@
 mod forecast;
 mod record;
 
-use crate::cost::CostCurve;
+use crate::cost::{CostCurve, Pass};
 use crate::round::{Commit, Passes};
 use crate::sequence::Sequence;
 
@@ -71,11 +71,21 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Takes a round's passes into account.
+    /// Takes a round's passes into account. A drafter that ran none goes by the target's: machines
+    /// get slower and faster as a whole, and one that looks too dear would never run any.
     pub fn observe(&mut self, passes: &Passes) {
-        passes.target.iter().for_each(|pass| self.target.observe(pass));
-        for (drafter, pass) in &passes.drafters {
-            if let Some(curve) = self.drafters.get_mut(*drafter).and_then(Option::as_mut) {
+        let plain = |pass: &Pass| pass.tokens == pass.sequences;
+        let pace = passes.target.as_ref().map_or(1.0, |pass| {
+            let moved = self.target.observe(pass);
+            if plain(pass) { moved } else { 1.0 }
+        });
+        for (drafter, curve) in self.drafters.iter_mut().enumerate() {
+            let Some(curve) = curve else { continue };
+            let mut own = passes.drafters.iter().filter(|(of, _)| *of == drafter).peekable();
+            if own.peek().is_none() {
+                curve.scale(pace);
+            }
+            for (_, pass) in own {
                 curve.observe(pass);
             }
         }

@@ -137,11 +137,11 @@ impl CostCurve {
         low
     }
 
-    /// Takes a pass into account.
-    pub fn observe(&mut self, pass: &Pass) {
+    /// Takes a pass into account. Gives by how much it moved what such a pass is expected to take.
+    pub fn observe(&mut self, pass: &Pass) -> f64 {
         let expected = self.seconds(pass.tokens, pass.sequences);
         if pass.tokens == 0 || pass.tokens > OBSERVED_MAX || expected <= 0.0 {
-            return;
+            return 1.0;
         }
         // A pass that was held up says little about the next.
         let off = (pass.time.as_secs_f64() / expected).clamp(0.5, 2.0);
@@ -156,6 +156,12 @@ impl CostCurve {
             *seconds *= off.powf(GAIN_ALL + GAIN_NEAR * near);
         }
         self.straighten();
+        self.seconds(pass.tokens, pass.sequences) / expected
+    }
+
+    /// Makes all sizes dearer or cheaper.
+    pub(crate) fn scale(&mut self, factor: f64) {
+        self.points.iter_mut().for_each(|(_, seconds)| *seconds *= factor);
     }
 
     /// The measured points: tokens and seconds.
@@ -241,7 +247,9 @@ mod tests {
     #[test]
     fn it_follows_what_passes_take() {
         let mut curve = curve();
-        (0..200).for_each(|_| curve.observe(&pass(4, 30.0)));
+        for _ in 0..200 {
+            curve.observe(&pass(4, 30.0));
+        }
         assert!((curve.seconds(4, 1) - 30.0).abs() < 0.1, "{curve:?}");
         // The machine is slower as a whole, as far as anybody knows.
         assert!(curve.seconds(1, 1) > 10.5 && curve.seconds(8, 1) > 42.0, "{curve:?}");

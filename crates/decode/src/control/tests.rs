@@ -291,3 +291,23 @@ fn in_a_full_batch_a_drafter_is_not_taken_up_for_a_few_tokens() {
     assert_eq!(chosen(0), Some(0), "alone it pays");
     assert_eq!(chosen(7), None, "not for eight");
 }
+
+/// Costs measured while something else kept the machine busy: plain rounds show that passes take far
+/// less, and the drafter, which does not run, is believed to as well.
+#[test]
+fn a_drafter_that_does_not_run_gets_cheaper_with_the_machine() {
+    let truth = costs();
+    let slow = |curve: &CostCurve| {
+        CostCurve::new(curve.points().iter().map(|(tokens, seconds)| (*tokens, 2.5 * seconds)))
+    };
+    let drafters = truth.drafters.iter().map(|curve| curve.as_ref().map(slow)).collect();
+    let mut measured = Costs { target: slow(&truth.target), drafters };
+    let time = std::time::Duration::from_secs_f64(truth.target.seconds(1, 1));
+    let pass = Pass { tokens: 1, sequences: 1, time };
+    for _ in 0..60 {
+        measured.observe(&Passes { target: Some(pass), drafters: Vec::new() });
+    }
+    let cost = |costs: &Costs| costs.drafters[0].as_ref().expect("it has a model").seconds(1, 1);
+    let over = cost(&measured) / cost(&truth);
+    assert!((0.95..1.1).contains(&over), "{over}");
+}
