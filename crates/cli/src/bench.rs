@@ -159,6 +159,7 @@ impl Run<'_> {
             ..self.record()
         };
         let known = self.journal(&record)?;
+        screen.note("warming up");
         let mut models = Models::start(loaded, &record, self.interrupt)?;
         let mut session = Session::new(record, known, self.started, self.interrupt);
         let ended = session.run(&mut models, screen);
@@ -177,6 +178,7 @@ impl Run<'_> {
             ..self.record()
         };
         let known = self.journal(&record)?;
+        screen.note("warming up");
         users.warm_up(self.interrupt)?;
         let mut session = Session::new(record, known, self.started, self.interrupt);
         let ended = session.run(&mut users, screen);

@@ -484,6 +484,9 @@ impl Models<'_> {
                 if session.is_done(&key) {
                     continue;
                 }
+                if session.is_overdue() && !session.measures.is_empty() {
+                    return Ok(Some(Ended::Time));
+                }
                 match self.write(&Text { prompt, tokens, temperature, setting, seed, len }) {
                     _ if self.interrupt.is_pressed() => return Ok(Some(Ended::Interrupted)),
                     measure => session.add(Measure { repeat, ..measure? })?,

@@ -12,6 +12,9 @@ use super::{interval, report};
 use crate::interrupt::Interrupt;
 use crate::terminal::Screen;
 
+/// Share of the time limit that finishing a prompt by all settings may take longer.
+const GRACE: f64 = 0.1;
+
 /// What texts come from: models of our own, or a server.
 pub(super) trait Source {
     /// Runs every setting on every prompt once, as far as time allows; says why where it stopped
@@ -56,8 +59,10 @@ impl<'a> Session<'a> {
         let style =
             ProgressStyle::with_template("{msg} [{bar:24}] {pos}/{len} texts, at most {eta} left");
         bar.set_style(style.expect("the template is right").progress_chars("=> "));
-        bar.set_position(measures.len() as u64);
-        bar.reset_eta();
+        if !measures.is_empty() {
+            bar.set_position(measures.len() as u64);
+            bar.reset_eta();
+        }
         let done = measures.iter().map(key).collect();
         Self { config, measures, done, journal, started, bar, interrupt }
     }
@@ -87,6 +92,11 @@ impl<'a> Session<'a> {
     /// Whether the time is up.
     pub(super) fn is_late(&self) -> bool {
         self.elapsed_s() >= self.config.stop.time_limit_s
+    }
+
+    /// Whether the time is up beyond what may be spent on letting every setting have its turn.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.elapsed_s() >= (1.0 + GRACE) * self.config.stop.time_limit_s
     }
 
     /// What a repeat's texts took, with prompts.
