@@ -8,7 +8,6 @@ mod compare;
 mod flags;
 mod interval;
 mod journal;
-mod machine;
 mod metrics;
 mod models;
 mod page;
@@ -29,6 +28,7 @@ use anyhow::{Context, bail};
 
 use crate::flags::OutputConfig;
 use crate::interrupt::{EXIT_CODE, Interrupt};
+use crate::machine::{self, ModelFile};
 use crate::prompts::{self, Prompt};
 use crate::terminal::Screen;
 
@@ -37,7 +37,7 @@ use flags::{BenchConfig, LocalConfig, Place, ServerConfig};
 use journal::Journal;
 use models::{Models, Wanted};
 use plan::Ended;
-use record::{Config, Measure, ModelFile, PromptRecord, SCHEMA, Setting};
+use record::{Config, Measure, PromptRecord, SCHEMA, Setting};
 use report::{Curve, Report};
 use session::Session;
 use users::Users;

@@ -35,8 +35,9 @@ use crate::flags::{
 };
 use crate::interrupt::{EXIT_CODE, Interrupt};
 use crate::load::{self, Loaded, Wanted};
+use crate::machine;
 use crate::prompts::{self, Prompt};
-use crate::terminal::{Screen, file_name};
+use crate::terminal::Screen;
 
 use broken::{Fault, PenaltiesAtRoot};
 use certificate::Certificate;
@@ -62,7 +63,7 @@ pub(crate) struct CertifyFlags {
     #[arg(required_unless_present = "url", conflicts_with = "url")]
     model: Option<PathBuf>,
     /// Address of a server to certify instead, ours or any OpenAI-compatible one
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["EngineFlags", "DraftFlags"])]
     url: Option<String>,
     /// Address of the same model without speculation, where the server cannot switch it off for a
     /// request
@@ -87,12 +88,12 @@ pub(crate) struct CertifyFlags {
     /// The model's name at the server, where it wants one
     #[arg(long, value_name = "NAME", requires = "url")]
     model_name: Option<String>,
-    /// Requests under way at once
-    #[arg(long, default_value_t = 4, value_name = "N")]
-    concurrency: usize,
-    /// Most pairs of texts that are asked of a server
-    #[arg(long, default_value_t = 2000, value_name = "N")]
-    pairs: u64,
+    /// Requests under way at once [default: 4]
+    #[arg(long, value_name = "N", requires = "url")]
+    concurrency: Option<usize>,
+    /// Most pairs of texts that are asked of a server [default: 2000]
+    #[arg(long, value_name = "N", requires = "url")]
+    pairs: Option<u64>,
     /// File of prompts: a JSON object with "prompt" on each line, or a prompt on each line; the
     /// first eight are used [default: five built-in ones]
     #[arg(long, value_name = "FILE")]
@@ -100,18 +101,19 @@ pub(crate) struct CertifyFlags {
     /// How often a right decoder may fail
     #[arg(long, default_value_t = 0.001, value_name = "P")]
     false_alarm: f64,
-    /// Stop once a share of wrong tokens this small would have been found
-    #[arg(long, default_value_t = 0.01, value_name = "P")]
-    power: f64,
+    /// Stop once a share of wrong tokens this small would have been found [default: 0.01, or never
+    /// with --broken]
+    #[arg(long, value_name = "P", conflicts_with_all = ["url", "broken"])]
+    power: Option<f64>,
     /// Stop after so many seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     time_limit: u64,
     /// Tokens of each text [default: 32; 12 of a server's]
     #[arg(short = 'n', long, value_name = "N")]
     predict: Option<usize>,
-    /// Texts made at once
-    #[arg(long, default_value_t = 16, value_name = "N")]
-    parallel: u32,
+    /// Texts made at once [default: 16]
+    #[arg(long, value_name = "N", conflicts_with = "url")]
+    parallel: Option<u32>,
     /// Break the decoder on purpose, to see the certificate fail
     #[arg(long, value_name = "FAULT", conflicts_with = "url")]
     broken: Option<Fault>,
@@ -188,7 +190,10 @@ impl CertifyFlags {
             Err(ConfigError::OutOfRange { flag, value, expected: "2 to 256".to_owned() })?;
         }
         // What is broken is to be found, however long it takes.
-        let power = if self.broken.is_some() { 0.0 } else { share("--power", self.power)? };
+        let power = match self.power {
+            None if self.broken.is_some() => 0.0,
+            power => share("--power", power.unwrap_or(0.01))?,
+        };
         let limits = Limits {
             false_alarm: share("--false-alarm", self.false_alarm)?,
             power,
@@ -220,7 +225,17 @@ impl CertifyFlags {
             !draft.drafters.is_empty(),
             "nothing drafts, so there is nothing to certify: add --spec-draft-model FILE or --spec-type"
         );
-        let slots = NonZeroU32::new(self.parallel.clamp(1, 64)).unwrap_or(NonZeroU32::MIN);
+        if let Some(fault) = self.broken {
+            let one_model = matches!(draft.drafters.as_slice(), [DrafterConfig::Model(_)]);
+            ensure!(
+                one_model && draft.width.get() == 1 && draft.rule == RuleChoice::Block,
+                "{} can be shown with one path of a draft model under --verify block: leave out other \
+                 drafters, paths and rules",
+                fault.about()
+            );
+        }
+        let slots = within("--parallel", self.parallel.map_or(16, u64::from))?;
+        let slots = u32::try_from(slots).ok().and_then(NonZeroU32::new).context("64 at most")?;
         Ok(ModelSubject { target, context, draft, slots, broken: self.broken })
     }
 
@@ -247,10 +262,22 @@ impl CertifyFlags {
             on_body: on_said.unwrap_or_else(|| object(on_default)),
             off_body: off_said.unwrap_or_else(|| object(off_default)),
             model: self.model_name.clone(),
-            users: self.concurrency.clamp(1, 64),
-            pairs_max: self.pairs,
+            users: usize::try_from(within(
+                "--concurrency",
+                self.concurrency.map_or(4, |n| n as u64),
+            )?)?,
+            pairs_max: self.pairs.unwrap_or(2000),
         })
     }
+}
+
+/// How many at once.
+fn within(flag: &'static str, value: u64) -> Result<u64, ConfigError> {
+    if (1..=64).contains(&value) {
+        return Ok(value);
+    }
+    let expected = "1 to 64".to_owned();
+    Err(ConfigError::OutOfRange { flag, value: value.to_string(), expected })
 }
 
 fn certify(config: &CertifyConfig, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
@@ -288,7 +315,7 @@ fn of_server(
         off_body: subject.off_body.clone(),
         model: subject.model.clone(),
         prompts,
-        sampling: &config.sampling.sampling,
+        sampling: &config.sampling,
         users: subject.users,
         limits: config.limits,
         pairs_max: subject.pairs_max,
@@ -298,7 +325,7 @@ fn of_server(
     let found = test.run(&bar);
     bar.finish_and_clear();
     Ok(Certificate {
-        about: about(&[])?,
+        about: about(&[], interrupt)?,
         settings: settings(config, json!({ "prompts": prompts.len() })),
         broken: None,
         false_alarm: config.limits.false_alarm,
@@ -361,13 +388,14 @@ fn of_model(
         sampling,
         coupled: draft.rule == RuleChoice::Coupled && subject.broken.is_none(),
         limits: config.limits,
+        interrupt,
     };
     let bar = bar(config.limits.time);
     let found = test.run(&bar);
     bar.finish_and_clear();
     Ok(Certificate {
-        about: about(&lab.files())?,
-        settings: settings(config, lab.settings()),
+        about: about(&lab.files(), interrupt)?,
+        settings: settings(config, lab.settings(config.sampling.seed)),
         broken: subject.broken.map(Fault::about),
         false_alarm: config.limits.false_alarm,
         rule: proof,
@@ -491,7 +519,7 @@ impl Lab<'_> {
         files
     }
 
-    fn settings(&self) -> Value {
+    fn settings(&self, seed: u64) -> Value {
         let draft = &self.subject.draft;
         let names: Vec<&str> = draft.drafters.iter().map(DrafterConfig::name).collect();
         json!({
@@ -501,6 +529,7 @@ impl Lab<'_> {
             "draft_length": draft.len.get(),
             "paths": draft.width.get(),
             "texts_at_once": self.subject.slots.get(),
+            "seed": seed,
         })
     }
 }
@@ -510,7 +539,6 @@ fn settings(config: &CertifyConfig, own: Value) -> Value {
     let sampling = &config.sampling.sampling;
     let mut all = json!({
         "tokens_of_a_text": config.limits.text_len,
-        "seed": config.sampling.seed,
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
@@ -527,13 +555,23 @@ fn settings(config: &CertifyConfig, own: Value) -> Value {
     all
 }
 
-/// With what build, on which files.
-fn about(files: &[(&'static str, PathBuf)]) -> anyhow::Result<Value> {
-    let mut about = json!({ "forerun": env!("CARGO_PKG_VERSION") });
+/// When, on what machine, with what build and which files.
+fn about(files: &[(&'static str, PathBuf)], interrupt: &Interrupt) -> anyhow::Result<Value> {
+    let (here, build) = (machine::machine(), machine::build());
+    let mut about = json!({
+        "date": machine::today(),
+        "processor": here.processor,
+        "threads": here.threads,
+        "system": format!("{} {}", here.system, here.architecture),
+        "forerun": build.version,
+        "commit": build.commit,
+        "llama": build.llama,
+    });
     let fields = about.as_object_mut().context("an object")?;
     for (what, path) in files {
-        let size = std::fs::metadata(path).with_context(|| path.display().to_string())?.len();
-        fields.insert((*what).to_owned(), json!(format!("{}, {size} bytes", file_name(path))));
+        let file = machine::model_file(path, interrupt)?;
+        let text = format!("{}, {} bytes, SHA-256 {}", file.name, file.bytes, file.sha256);
+        fields.insert((*what).to_owned(), json!(text));
     }
     Ok(about)
 }

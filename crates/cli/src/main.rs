@@ -14,6 +14,7 @@ mod generate;
 mod html;
 mod interrupt;
 mod load;
+mod machine;
 mod prompts;
 mod report;
 mod serve;

@@ -88,6 +88,19 @@ fn what_cannot_be_tested_is_refused() {
         ("certify --url http://127.0.0.1:1".to_owned(), "no answer from http://127.0.0.1:1"),
         ("certify --url http://127.0.0.1:1 --on 3".to_owned(), "--on is no JSON object"),
         ("certify".to_owned(), "--model <FILE>"),
+        (
+            format!("certify -m {target} -md {draft} --parallel 0"),
+            "--parallel is 0; expected 1 to 64",
+        ),
+        (
+            format!("certify -m {target} --spec-type ngram --broken argmax"),
+            "one path of a draft model",
+        ),
+        (
+            format!("certify -m {target} -md {draft} --broken leak --verify coupled"),
+            "--verify block",
+        ),
+        (format!("certify --url http://127.0.0.1:1 -md {draft}"), "cannot be used with"),
     ] {
         let args: Vec<&str> = line.split_whitespace().collect();
         let run = forerun(&args);

@@ -8,6 +8,8 @@
 mod json;
 mod time;
 
+pub use time::date;
+
 use std::{
     collections::BTreeMap,
     error::Error as _,

@@ -11,7 +11,7 @@ mod suffix;
 
 use std::time::Duration;
 
-use forerun_verify::{Chance, Dist, DraftBuilder, Noise, Token};
+use forerun_verify::{Chance, Dist, Draft, DraftBuilder, Noise, Scheme, Token};
 
 use crate::constraint::Constraint;
 use crate::cost::{CostCurve, Pass};
@@ -62,6 +62,33 @@ pub enum Draw<'a> {
     Chance(&'a mut dyn Chance),
     /// As the coupled rule would choose: by noise that depends on seed and position alone.
     Noise(Noise),
+}
+
+impl<'a> Ask<'a> {
+    /// For the one token that follows, on one path: to have a drafter read a
+    /// text, or to learn what it would say.
+    pub fn next_token(
+        slot: Slot,
+        tokens: &'a [Token],
+        sampling: &'a Sampling,
+        chance: &'a mut dyn Chance,
+        vocab_len: usize,
+    ) -> Self {
+        Self {
+            slot,
+            tokens,
+            prompt_len: tokens.len(),
+            sampling,
+            constraint: None,
+            len_max: 1,
+            width: 1,
+            glance: None,
+            draw: Draw::Chance(chance),
+            tree: Draft::start(Scheme::Slots, vocab_len),
+            guesses: Vec::new(),
+            failure: None,
+        }
+    }
 }
 
 impl Ask<'_> {

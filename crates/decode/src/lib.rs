@@ -58,7 +58,7 @@ mod text;
 mod toy;
 mod vocab_map;
 
-pub use chat::{ChatError, ChatOptions, ChatTemplate, Fields, Message};
+pub use chat::{ChatError, ChatOptions, ChatTemplate, Fields, Message, date};
 pub use constraint::{Constraint, ConstraintError};
 pub use control::{Arm, Choice, Controller, Costs, Load, Pace};
 pub use cost::{CostCurve, Pass};

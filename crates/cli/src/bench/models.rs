@@ -12,12 +12,12 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use forerun_decode::{
-    Arm, Ask, Controller, CostCurve, Costs, Decoder, Drafter, Drafts, Draw, Engine, Generation,
-    Load, NgramDrafter, Pass, Plan, RuleChoice, Sampling, Sequence, Special, Stats, StopStrings,
+    Arm, Ask, Controller, CostCurve, Costs, Decoder, Drafter, Drafts, Engine, Generation, Load,
+    NgramDrafter, Pass, Plan, RuleChoice, Sampling, Sequence, Special, Stats, StopStrings,
     SuffixDrafter, Token, Tokenizer,
 };
 use forerun_llama::{EngineOptions, GpuLayers, LoadMode, Model};
-use forerun_verify::{Draft, Philox, Random, Scheme};
+use forerun_verify::{Philox, Random, Scheme};
 
 use super::plan::{Drafting, Ended, Kind, turns};
 use super::record::{Config, EngineRecord, LeftOut, Measure, PositionRecord, Setting};
@@ -414,20 +414,8 @@ fn ready(
     vocab_len: usize,
 ) -> anyhow::Result<Vec<Pass>> {
     let mut chance = Random(Philox::new(0));
-    let mut ask = Ask {
-        slot: SLOT,
-        tokens: prompt,
-        prompt_len: prompt.len(),
-        sampling: &Sampling::greedy(),
-        constraint: None,
-        len_max: 1,
-        width: 1,
-        glance: None,
-        draw: Draw::Chance(&mut chance),
-        tree: Draft::start(Scheme::Slots, vocab_len),
-        guesses: Vec::new(),
-        failure: None,
-    };
+    let sampling = Sampling::greedy();
+    let mut ask = Ask::next_token(SLOT, prompt, &sampling, &mut chance, vocab_len);
     drafter.draft(std::slice::from_mut(&mut ask))?;
     match ask.failure {
         Some(failure) => bail!("{} cannot draft here: {failure}", drafter.name()),

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::{Build, Machine, ModelFile};
+
 /// Raised whenever a field changes its name or meaning.
 pub(super) const SCHEMA: u32 = 1;
 
@@ -47,17 +49,6 @@ pub(super) struct Config {
     pub(super) build: Build,
     /// When it is enough.
     pub(super) stop: Stop,
-}
-
-/// A file of weights. Its folder is nobody's business.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct ModelFile {
-    /// The file's name.
-    pub(super) name: String,
-    /// Its size.
-    pub(super) bytes: u64,
-    /// Its content; of a model in several files, the first.
-    pub(super) sha256: String,
 }
 
 /// How models are run.
@@ -169,36 +160,6 @@ pub(super) struct LeftOut {
     pub(super) what: String,
     /// Why.
     pub(super) reason: String,
-}
-
-/// Where a run took place.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Machine {
-    /// The processor, where the system says so.
-    pub(super) processor: Option<String>,
-    /// Threads it runs at once.
-    pub(super) threads: usize,
-    /// Its memory, where the system says so.
-    pub(super) memory_bytes: Option<u64>,
-    /// The operating system.
-    pub(super) system: String,
-    /// The kind of processor.
-    pub(super) architecture: String,
-}
-
-/// What ran.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Build {
-    /// Of Forerun.
-    pub(super) version: String,
-    /// The commit, where the builder named it.
-    pub(super) commit: Option<String>,
-    /// `release` or `debug`.
-    pub(super) profile: String,
-    /// The library llama.cpp came with.
-    pub(super) llama: String,
-    /// What llama.cpp uses of the processor.
-    pub(super) processor_features: String,
 }
 
 /// When a run is over.

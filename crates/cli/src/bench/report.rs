@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::interval::{self, Interval};
 use super::metrics::{Sums, quantile, ratio};
 use super::plan::Ended;
-use super::record::{Config, Measure, ModelFile, SCHEMA};
+use super::record::{Config, Measure, SCHEMA};
+use crate::machine::ModelFile;
 
 /// The whole of it. `docs/bench.md` lists every field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -374,6 +375,7 @@ fn differing(plain: Option<usize>, own: &[&Measure], texts: &[&Measure]) -> Opti
 pub(super) mod sample {
     use super::super::plan::PLAIN;
     use super::super::record::*;
+    use crate::machine::{Build, Machine, ModelFile};
 
     fn file(name: &str, bytes: u64) -> ModelFile {
         ModelFile { name: name.to_owned(), bytes, sha256: "00".repeat(32) }

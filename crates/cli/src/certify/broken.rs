@@ -262,12 +262,8 @@ impl Drafter for Skewed {
 
     fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure> {
         for ask in asks {
-            let tree = Draft::start(
-                Scheme::Slots,
-                ask.tree.clone().finish().map_or(0, |it| it.vocab_len()),
-            );
-            let tree = std::mem::replace(&mut ask.tree, tree);
             let Draw::Chance(inner) = &mut ask.draw else { continue };
+            let tree = std::mem::replace(&mut ask.tree, Draft::start(Scheme::Slots, 0));
             let mut chance = SkewedChance { inner: &mut **inner, power: self.power };
             let mut own = Ask {
                 slot: ask.slot,

@@ -232,10 +232,6 @@ fn decoder_part(found: &DecoderFinding, false_alarm: f64) -> Part {
 fn engine_part(drift: &[(usize, Drift)]) -> Part {
     let none = drift.iter().all(|(_, drift)| drift.is_none());
     let fact = |(len, drift): &(usize, Drift)| {
-        let name: &'static str = match len {
-            1 => "blocks of 1",
-            _ => "rows in blocks",
-        };
         let text = match drift.is_none() {
             true => format!("{len} tokens: {} rows equal to the last bit", drift.rows),
             false => format!(
@@ -243,7 +239,7 @@ fn engine_part(drift: &[(usize, Drift)]) -> Part {
                 drift.equal, drift.rows, drift.distance, drift.same_best
             ),
         };
-        (name, text)
+        ("rows in blocks", text)
     };
     Part {
         title: "The engine: rows in blocks against rows one by one",
@@ -306,6 +302,7 @@ fn ended(ended: Ended) -> &'static str {
     match ended {
         Ended::Proof => "proof",
         Ended::Power => "reaching the power asked for",
+        Ended::Pairs => "the number of pairs asked for",
         Ended::Time => "the time limit",
         Ended::Interrupted => "interruption",
     }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::law::LawTest;
 use super::pairs::{PairTest, Sample, smallest_difference};
 use super::writer::{Scorer, Tally, Text, Way, Writer};
+use crate::interrupt::Interrupt;
 
 /// Tokens of each text that the comparison of two samples looks at. Longer beginnings hardly ever
 /// come twice.
@@ -42,6 +43,8 @@ pub(crate) enum Ended {
     Proof,
     /// It would have found the share of wrong tokens that was asked for.
     Power,
+    /// As many pairs were seen as were asked for.
+    Pairs,
     /// The time was over.
     Time,
     /// The user had enough.
@@ -87,6 +90,7 @@ pub(super) struct DecoderTest<'a> {
     pub(super) sampling: Sampling,
     pub(super) coupled: bool,
     pub(super) limits: Limits,
+    pub(super) interrupt: &'a Interrupt,
 }
 
 #[derive(Default)]
@@ -114,7 +118,8 @@ impl DecoderTest<'_> {
         let mut running = Running::default();
         let ended = loop {
             if let Err(error) = self.batch(&mut running) {
-                if error.to_string() == "interrupted" && running.texts > 0 {
+                // What was tested before counts.
+                if self.interrupt.is_pressed() && running.texts > 0 {
                     break Ended::Interrupted;
                 }
                 return Err(error);

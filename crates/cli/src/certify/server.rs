@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use forerun_decode::Sampling;
+use forerun_decode::{Sampling, Token};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::decoder::{Ended, Limits};
 use super::pairs::{PairTest, Sample, smallest_difference};
 use crate::client::Client;
+use crate::flags::SamplingConfig;
 use crate::interrupt::Interrupt;
 use crate::prompts::Prompt;
 
@@ -29,7 +30,7 @@ pub(super) struct ServerTest<'a> {
     pub(super) off_body: Map<String, Value>,
     pub(super) model: Option<String>,
     pub(super) prompts: &'a [Prompt],
-    pub(super) sampling: &'a Sampling,
+    pub(super) sampling: &'a SamplingConfig,
     /// Requests under way at once.
     pub(super) users: usize,
     pub(super) limits: Limits,
@@ -82,8 +83,11 @@ impl ServerTest<'_> {
         let (mut test, mut said) = (PairTest::default(), Said::default());
         let ended = loop {
             let first = usize::try_from(test.pairs())?;
-            for (one, other) in self.pairs(first, &mut said)? {
-                test.see(&one, &other);
+            match self.pairs(first, &mut said) {
+                Ok(pairs) => pairs.iter().for_each(|(one, other)| test.see(one, other)),
+                // What was tested before counts.
+                Err(_) if self.interrupt.is_pressed() && first > 0 => break Ended::Interrupted,
+                Err(error) => return Err(error),
             }
             let difference = smallest_difference(test.pairs(), self.limits.false_alarm);
             bar.set_message(format!(
@@ -97,13 +101,10 @@ impl ServerTest<'_> {
                 break Ended::Proof;
             }
             if test.pairs() >= self.pairs_max {
-                break Ended::Power;
+                break Ended::Pairs;
             }
             if started.elapsed() >= self.limits.time {
                 break Ended::Time;
-            }
-            if self.interrupt.is_pressed() {
-                break Ended::Interrupted;
             }
         };
         let tested = said.drafted != Some(0);
@@ -139,8 +140,11 @@ impl ServerTest<'_> {
                 loop {
                     let job = next.lock().expect("nobody panics").next().copied();
                     let Some((pair, on)) = job else { return Ok(()) };
-                    let answer =
-                        self.ask(pair % self.prompts.len(), on, self.sampling.temperature)?;
+                    let answer = self.ask(
+                        pair % self.prompts.len(),
+                        on,
+                        self.sampling.sampling.temperature,
+                    )?;
                     let place = 2 * (pair - first) + usize::from(!on);
                     answers.lock().expect("nobody panics")[place] = Some(answer);
                 }
@@ -172,7 +176,7 @@ impl ServerTest<'_> {
 
     fn ask(&self, prompt: usize, on: bool, temperature: f32) -> anyhow::Result<Value> {
         ensure!(!self.interrupt.is_pressed(), "interrupted");
-        let sampling = self.sampling;
+        let sampling = &self.sampling.sampling;
         let mut body = json!({
             "messages": [{ "role": "user", "content": self.prompts[prompt].text }],
             "max_tokens": self.limits.text_len,
@@ -182,19 +186,27 @@ impl ServerTest<'_> {
             "frequency_penalty": sampling.frequency_penalty,
         });
         let fields = body.as_object_mut().context("an object")?;
-        // What OpenAI's API does not know is said only where it matters.
+        // What OpenAI's API does not know is said only where it matters; but these servers cut unless
+        // they are told not to.
         let neutral = Sampling::unshaped();
-        let mut extra = |name: &str, wanted: bool, value: Value| {
+        // JSON has no infinity; this forbids a token as well.
+        let bias = |(token, bias): &(Token, f32)| (token.0.to_string(), json!(bias.max(-1e9)));
+        let biases: Map<String, Value> = sampling.logit_bias.iter().map(bias).collect();
+        let last_n = sampling.repeat_last_n.map_or(json!(-1), |len| json!(len));
+        for (name, wanted, value) in [
+            ("top_k", true, json!(sampling.top_k)),
+            ("min_p", true, json!(sampling.min_p)),
+            ("typical_p", sampling.typical_p != neutral.typical_p, json!(sampling.typical_p)),
+            ("repeat_penalty", sampling.repeat_penalty != 1.0, json!(sampling.repeat_penalty)),
+            ("repeat_last_n", sampling.repeat_last_n != neutral.repeat_last_n, last_n),
+            ("logit_bias", !biases.is_empty(), Value::Object(biases.clone())),
+            ("ignore_eos", self.sampling.ignore_end, json!(true)),
+            ("model", self.model.is_some(), json!(self.model)),
+        ] {
             if wanted {
                 fields.insert(name.to_owned(), value);
             }
-        };
-        // These servers cut unless they are told not to.
-        extra("top_k", true, json!(sampling.top_k));
-        extra("min_p", true, json!(sampling.min_p));
-        let penalised = sampling.repeat_penalty != neutral.repeat_penalty;
-        extra("repeat_penalty", penalised, json!(sampling.repeat_penalty));
-        extra("model", self.model.is_some(), json!(self.model));
+        }
         let (client, own) =
             if on { (&self.on, &self.on_body) } else { (&self.off, &self.off_body) };
         fields.extend(own.clone());

@@ -2,11 +2,11 @@
 
 use anyhow::Context;
 use forerun_decode::{
-    Ask, Branch, Decoder, Drafter, Draw, Engine, Keep, Output, Plan, Rows, Sampling, Sequence,
-    Slot, Step, Token, Tokenizer, Turn, Verification,
+    Ask, Branch, Decoder, Drafter, Engine, Keep, Output, Plan, Rows, Sampling, Sequence, Slot,
+    Step, Token, Tokenizer, Turn, Verification,
 };
 use forerun_verify::rand_core::Rng as _;
-use forerun_verify::{Dist, Draft, Philox, Random, Scheme};
+use forerun_verify::{Dist, Philox, Random};
 
 use super::broken::bare;
 use super::law::{LawTest, Position};
@@ -232,7 +232,7 @@ impl<'a> Scorer<'a> {
                 }
                 Some(Suspect::Guesser(drafter)) => {
                     let before = [prompt, &text.tokens[..index]].concat();
-                    guess(&mut **drafter, &before, prompt.len(), law.vocab_len())?
+                    guess(&mut **drafter, &before, law.vocab_len())?
                 }
                 None => None,
             };
@@ -253,24 +253,10 @@ impl<'a> Scorer<'a> {
 fn guess(
     drafter: &mut dyn Drafter,
     tokens: &[Token],
-    prompt_len: usize,
     vocab_len: usize,
 ) -> anyhow::Result<Option<Dist>> {
-    let mut chance = Random(Philox::new(0));
-    let mut ask = Ask {
-        slot: Slot(0),
-        tokens,
-        prompt_len,
-        sampling: &Sampling::greedy(),
-        constraint: None,
-        len_max: 1,
-        width: 1,
-        glance: None,
-        draw: Draw::Chance(&mut chance),
-        tree: Draft::start(Scheme::Slots, vocab_len),
-        guesses: Vec::new(),
-        failure: None,
-    };
+    let (mut chance, sampling) = (Random(Philox::new(0)), Sampling::greedy());
+    let mut ask = Ask::next_token(Slot(0), tokens, &sampling, &mut chance, vocab_len);
     drafter.draft(std::slice::from_mut(&mut ask))?;
     let draft = ask.tree.finish().context("a guess")?;
     let first = draft.nodes().next().map(|(_, token, _)| token);

@@ -47,6 +47,17 @@ pub(super) fn strftime(since: Duration, format: &str) -> Result<String, Error> {
     Ok(out)
 }
 
+/// The day of a time since 1970, as in `2024-02-29`.
+///
+/// ```
+/// # use std::time::Duration;
+/// assert_eq!(forerun_decode::date(Duration::from_secs(86_400 * 19_782)), "2024-02-29");
+/// ```
+pub fn date(since: Duration) -> String {
+    let Date { year, month, day, .. } = Date::new(since.as_secs());
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
 /// A second of the Gregorian calendar.
 #[derive(Debug, Clone, Copy)]
 struct Date {

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forerun_decode::{
-    Ask, ChatOptions, ChatTemplate, Decoder, Drafter, Draw, Generation, Message, Plan, Sampling,
+    Ask, ChatOptions, ChatTemplate, Decoder, Drafter, Generation, Message, Plan, Sampling,
     Sequence, Slot, Special, Stats, StopStrings, Token, Tokenizer, Verification,
 };
 use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
 use forerun_verify::rand_core::Rng as _;
-use forerun_verify::{BlockRule, Draft, Philox, Random, Scheme};
+use forerun_verify::{BlockRule, Philox, Random};
 
 /// The model all others are made of.
 pub(crate) const SMOL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -116,20 +116,8 @@ pub(crate) fn generation(sequence: Sequence, model: &Model, seed: u64) -> Genera
 /// Has a drafter read another text, so that it holds nothing of the last one.
 pub(crate) fn forget(drafter: &mut dyn Drafter, vocab_len: usize) {
     let mut chance = Random(Philox::new(0));
-    let mut ask = Ask {
-        slot: Slot(0),
-        tokens: &[Token(1), Token(2)],
-        prompt_len: 1,
-        sampling: &Sampling::greedy(),
-        constraint: None,
-        len_max: 1,
-        width: 1,
-        glance: None,
-        draw: Draw::Chance(&mut chance),
-        tree: Draft::start(Scheme::Slots, vocab_len),
-        guesses: Vec::new(),
-        failure: None,
-    };
+    let (sampling, other) = (Sampling::greedy(), [Token(1), Token(2)]);
+    let mut ask = Ask::next_token(Slot(0), &other, &sampling, &mut chance, vocab_len);
     drafter.draft(std::slice::from_mut(&mut ask)).expect("it drafts");
     drafter.passes();
 }

@@ -4,18 +4,59 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::record::{Build, Machine, ModelFile};
 use crate::interrupt::Interrupt;
 use crate::terminal::file_name;
 
+/// A file of weights. Its folder is nobody's business.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ModelFile {
+    /// The file's name.
+    pub(crate) name: String,
+    /// Its size.
+    pub(crate) bytes: u64,
+    /// Its content; of a model in several files, the first.
+    pub(crate) sha256: String,
+}
+
+/// Where a run took place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    /// The processor, where the system says so.
+    pub(crate) processor: Option<String>,
+    /// Threads it runs at once.
+    pub(crate) threads: usize,
+    /// Its memory, where the system says so.
+    pub(crate) memory_bytes: Option<u64>,
+    /// The operating system.
+    pub(crate) system: String,
+    /// The kind of processor.
+    pub(crate) architecture: String,
+}
+
+/// What ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Build {
+    /// Of Forerun.
+    pub(crate) version: String,
+    /// The commit, where the builder named it.
+    pub(crate) commit: Option<String>,
+    /// `release` or `debug`.
+    pub(crate) profile: String,
+    /// The library llama.cpp came with.
+    pub(crate) llama: String,
+    /// What llama.cpp uses of the processor.
+    pub(crate) processor_features: String,
+}
+
 /// This machine.
-pub(super) fn machine() -> Machine {
+pub(crate) fn machine() -> Machine {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let processor = after(&read("/proc/cpuinfo"), "model name").map(str::to_owned);
     let memory = read("/proc/meminfo");
@@ -37,7 +78,7 @@ fn after<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// This program. Whoever builds it may name the commit in `FORERUN_COMMIT`.
-pub(super) fn build() -> Build {
+pub(crate) fn build() -> Build {
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     Build {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -52,7 +93,7 @@ pub(super) fn build() -> Build {
 ///
 /// # Errors
 /// Where it cannot be read, or Ctrl-C was pressed.
-pub(super) fn model_file(path: &Path, interrupt: &Interrupt) -> anyhow::Result<ModelFile> {
+pub(crate) fn model_file(path: &Path, interrupt: &Interrupt) -> anyhow::Result<ModelFile> {
     let read = || -> anyhow::Result<ModelFile> {
         let mut file = File::open(path)?;
         let bar = ProgressBar::new(file.metadata()?.len());
@@ -78,7 +119,7 @@ pub(super) fn model_file(path: &Path, interrupt: &Interrupt) -> anyhow::Result<M
 }
 
 /// The SHA-256 of a text.
-pub(super) fn sha256(text: &[u8]) -> String {
+pub(crate) fn sha256(text: &[u8]) -> String {
     hex(&Sha256::digest(text))
 }
 
@@ -88,35 +129,14 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Today, in Greenwich.
 #[expect(clippy::disallowed_methods, reason = "a report says when it was made, and nothing else")]
-pub(super) fn today() -> String {
-    let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    date(since.as_secs() / 86_400)
-}
-
-/// The date so many days after 1970 began (Hinnant's `civil_from_days`).
-fn date(days: u64) -> String {
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+pub(crate) fn today() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    forerun_decode::date(since)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(date(0), "1970-01-01");
-        assert_eq!(date(19_782), "2024-02-29");
-        assert_eq!(date(20_088), "2024-12-31");
-        assert_eq!(date(20_089), "2025-01-01");
-    }
 
     #[test]
     fn the_hash_is_the_standard_s() {
