@@ -78,6 +78,10 @@ clients *args:
     cargo build -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/debug/forerun" python3 -m pytest tests/serve {{ args }}
 
+# The deployment files against schemas, HAProxy's with HAProxy itself.
+manifests *args:
+    python3 -m pytest tests/deploy {{ args }}
+
 # The pictures of the page in docs, from a real chat; needs chromium and npm.
 page:
     cargo build --release -p forerun
@@ -98,6 +102,15 @@ soak *args:
 detections *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/certify/detections.py {{ args }}
+
+# What drafting gains on all pairs, an hour or more of an idle machine: writes bench/reports; then `just claims`.
+pairs limit="26m":
+    cargo build --release -p forerun
+    bench/reports/make.sh "${CARGO_TARGET_DIR:-target}/release/forerun" {{ limit }}
+
+# What the README says of speed, from bench/reports; `just claims --check` fails where it says something else.
+claims *args:
+    python3 docs/claims.py {{ args }}
 
 # Plain against drafted decoding on a real model, 20,000 texts in all: writes bench/decode/two-sample.md.
 two-sample samples="5000":

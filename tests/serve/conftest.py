@@ -44,10 +44,15 @@ def wait_until(true: Callable[[], Any], seconds: float, what: str) -> Any:
 
 
 class Server:
-    """A running `forerun serve` on a port of its own."""
+    """A running `forerun serve` on a port of its own, on this machine or in a network namespace of it."""
 
-    def __init__(self, *flags: str, drafter: str | None = GOOD) -> None:
-        self.command = [str(BINARY), "serve", "-m", str(MODELS / TARGET), "--port", "0"]
+    def __init__(
+        self, *flags: str, drafter: str | None = GOOD, namespace: str | None = None, ready: bool = True
+    ) -> None:
+        inside = ["ip", "netns", "exec", namespace] if namespace else []
+        self.command = [*inside, str(BINARY), "serve", "-m", str(MODELS / TARGET)]
+        if "--port" not in flags:
+            self.command += ["--port", "0"]
         if drafter:
             self.command += ["-md", str(MODELS / drafter)]
         defaults = {"-t": "1", "-c": "1024", "-np": "4"}
@@ -56,10 +61,10 @@ class Server:
                 self.command += [flag, value]
         self.command += flags
         self.load_s = 0.0
-        self.start()
+        self.start(ready)
 
-    def start(self) -> None:
-        """Starts it and waits until it takes requests."""
+    def start(self, ready: bool = True) -> None:
+        """Starts it and waits until it listens, and, where it is to be ready, takes requests."""
         started = time.monotonic()
         own = ("LLAMA_", "FORERUN_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
@@ -72,7 +77,8 @@ class Server:
         self.address = wait_until(self._listening, 60, "a line in the log that says the address")
         self.url = f"http://{self.address}"
         self.http = httpx.Client(base_url=self.url, timeout=120)
-        wait_until(self.is_healthy, 60, "/health")
+        if ready:
+            wait_until(self.is_healthy, 60, "/health")
         self.load_s = time.monotonic() - started
 
     def _read(self, log: Any) -> None:

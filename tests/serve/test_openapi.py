@@ -22,7 +22,7 @@ def small(start: Callable[..., Server]) -> Server:
 def test_the_document_names_every_endpoint(server: Server) -> None:
     document = server.http.get("/openapi.json").json()
     posts = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"}
-    gets = {"/v1/models", "/v1/models/{model}", "/health", "/metrics", "/version", "/props"}
+    gets = {"/v1/models", "/v1/models/{model}", "/health", "/livez", "/metrics", "/v1/loads", "/version", "/props"}
     assert set(document["paths"]) == posts | gets
     assert document["openapi"].startswith("3.")
 
@@ -30,7 +30,7 @@ def test_the_document_names_every_endpoint(server: Server) -> None:
 def test_the_document_tells_of_keys(server: Server) -> None:
     document = server.http.get("/openapi.json").json()
     assert document["components"]["securitySchemes"]
-    for path in ("/v1/models", "/props", "/metrics"):
+    for path in ("/v1/models", "/props"):
         assert {"401", "4XX"} & set(document["paths"][path]["get"]["responses"]), path
 
 

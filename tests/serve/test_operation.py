@@ -94,7 +94,7 @@ def test_only_the_machine_itself_is_served(server: Server) -> None:
         socket.create_connection(("127.0.0.2", server.port), timeout=5)
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/props", f"/v1/models/{TARGET}"])
+@pytest.mark.parametrize("path", ["/v1/models", "/props", f"/v1/models/{TARGET}"])
 def test_keys_guard_what_is_read(strict: Server, path: str) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer"}, {"authorization": "secret"}):
         response = strict.http.get(path, headers=headers)
@@ -311,7 +311,27 @@ def test_a_request_that_takes_too_long_ends_with_an_error(strict: Server) -> Non
     assert len(chunks) > 3
 
 
-# Stopping.
+# Starting and stopping.
+
+
+def test_a_server_says_that_it_loads_and_then_that_it_is_ready(start: Callable[..., Server]) -> None:
+    server = start(ready=False)
+    response = server.http.get("/health")
+    error = error_of(response, 503)
+    assert (error["message"], error["code"]) == ("Loading model", "loading_model") and response.headers["retry-after"]
+    assert server.http.get("/livez").json() == {"status": "loading"}
+    assert error_of(server.http.post(CHAT, json=LONG), 503)["code"] == "loading_model"
+    assert error_of(server.http.get("/v1/models"), 503)["code"] == "loading_model"
+    wait_until(server.is_healthy, 60, "/health")
+    assert server.http.get("/readyz").status_code == 200
+    assert server.http.get("/livez").json() == {"status": "ok"}
+
+
+def test_a_server_that_loads_can_be_stopped(start: Callable[..., Server]) -> None:
+    server = start(ready=False)
+    server.send(signal.SIGTERM)
+    assert server.wait(10) == 0
+    assert not any("ready" in line for line in server.lines)
 
 
 def test_a_stream_ends_well_when_the_server_is_told_to_stop(start: Callable[..., Server]) -> None:
@@ -320,8 +340,10 @@ def test_a_stream_ends_well_when_the_server_is_told_to_stop(start: Callable[...,
     with stream(server, max_tokens=60) as sent:
         server.send(signal.SIGTERM)
         wait_until(lambda: any("stopping" in line for line in server.lines), 5, "the log says so")
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(server.url + "/health")
+        assert error_of(httpx.get(server.url + "/health"), 503)["code"] == "shutting_down"
+        assert httpx.get(server.url + "/livez").json() == {"status": "draining"}
+        refused = httpx.post(server.url + CHAT, json=LONG)
+        assert error_of(refused, 503)["code"] == "shutting_down" and refused.headers["retry-after"]
         *chunks, last = sent
     assert last == "[DONE]"
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks][-1] == "length"
@@ -410,12 +432,28 @@ def test_metrics_have_the_names_of_vllm(server: Server) -> None:
         assert grown(f"{name}_count") == count, name
         assert 0 < grown(f"{name}_sum") < 60, name
     assert grown("vllm:e2e_request_latency_seconds_sum") > grown("vllm:time_to_first_token_seconds_sum")
-    assert 0 < after["vllm:kv_cache_usage_perc"] <= 1
+    assert after["vllm:kv_cache_usage_perc"] == 0, "what ended texts left behind gives way"
+    assert after['vllm:cache_config_info{block_size="16",num_gpu_blocks="256"}'] == 1
     assert after["vllm:num_requests_running"] == after["vllm:num_requests_waiting"] == 0
     assert after["forerun:speedup_over_plain"] > 0
     assert grown('forerun:round_seconds_total{part="target"}') > 0
     text = server.http.get("/metrics").text
     assert f'model_name="{TARGET}"' in text and text.endswith("# EOF\n")
+
+
+def test_gateways_see_how_busy_it_is(server: Server) -> None:
+    with stream(server, max_tokens=40) as sent:
+        next(sent)
+        (load,) = server.http.get("/v1/loads").json()["loads"]
+        usage = server.metrics()["vllm:kv_cache_usage_perc"]
+        list(sent)
+    assert (load["num_running_reqs"], load["num_waiting_reqs"], load["max_running_requests"]) == (1, 0, 4)
+    assert load["max_total_num_tokens"] == 4 * 1024 and load["utilization"] == 0.25
+    assert 20 < load["num_used_tokens"] < 200 and 0 < usage < 0.1
+    assert load["token_usage"] == load["num_used_tokens"] / load["max_total_num_tokens"]
+    wait_until(lambda: server.running() == 0, 5, "it has ended")
+    (idle,) = server.http.get("/loads").json()["loads"]
+    assert (idle["num_running_reqs"], idle["num_used_tokens"], idle["gen_throughput"]) == (0, 0, 0)
 
 
 def test_a_refused_request_says_which_field_it_is(server: Server) -> None:

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use signal_hook::SigId;
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 /// What shells report of a program that Ctrl-C ended.
@@ -16,7 +16,7 @@ pub(crate) const EXIT_CODE: u8 = 130;
 #[derive(Debug, Clone)]
 pub(crate) struct Interrupt {
     pressed: Arc<AtomicBool>,
-    handlers: [SigId; 2],
+    handlers: Vec<SigId>,
 }
 
 impl Interrupt {
@@ -26,10 +26,10 @@ impl Interrupt {
     /// Where the system does not let it.
     pub(crate) fn install() -> anyhow::Result<Self> {
         let pressed = Arc::new(AtomicBool::new(false));
-        let watch = || -> std::io::Result<[SigId; 2]> {
+        let watch = || -> std::io::Result<Vec<SigId>> {
             // In this order: the first press must not find the flag it sets.
             let exit = EXIT_CODE.into();
-            Ok([
+            Ok(vec![
                 flag::register_conditional_shutdown(SIGINT, exit, Arc::clone(&pressed))?,
                 flag::register(SIGINT, Arc::clone(&pressed))?,
             ])
@@ -38,10 +38,24 @@ impl Interrupt {
         Ok(Self { pressed, handlers })
     }
 
+    /// Takes SIGTERM for Ctrl-C too, until it is given back: the first process of a container does not
+    /// hear it otherwise. Gives whether it came.
+    ///
+    /// # Errors
+    /// Where the system does not let it.
+    pub(crate) fn or_terminated(&mut self) -> anyhow::Result<Arc<AtomicBool>> {
+        let told = Arc::new(AtomicBool::new(false));
+        for heard in [self.flag(), Arc::clone(&told)] {
+            let handler = flag::register(SIGTERM, heard).context("cannot listen for SIGTERM")?;
+            self.handlers.push(handler);
+        }
+        Ok(told)
+    }
+
     /// Gives Ctrl-C back.
     pub(crate) fn release(&self) {
-        for handler in self.handlers {
-            signal_hook::low_level::unregister(handler);
+        for handler in &self.handlers {
+            signal_hook::low_level::unregister(*handler);
         }
     }
 

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -157,7 +158,12 @@ impl ServeFlags {
         let sampling = sampling.resolve()?;
         let config = serving.config()?;
         serving.start_log();
-        let interrupt = Interrupt::install()?;
+        let address = SocketAddr::new(serving.host, serving.port);
+        let open = !serving.host.is_loopback() && config.api_keys.is_empty();
+        let server = Server::listen(address, config)?;
+        tracing::info!(address = %server.address(), "listening");
+        let mut interrupt = Interrupt::install()?;
+        let told = interrupt.or_terminated()?;
         let mut screen = Screen::new(&OutputConfig::notes());
         let wanted = Wanted {
             target: &target,
@@ -169,6 +175,9 @@ impl ServeFlags {
             predictions: true,
         };
         let loaded = load_for(&wanted, &interrupt, &mut screen, |engine| engine);
+        if told.load(Ordering::SeqCst) {
+            return Ok(ExitCode::SUCCESS);
+        }
         if interrupt.is_pressed() {
             return interrupt.or_stopped(loaded.map(|_| ExitCode::SUCCESS));
         }
@@ -176,14 +185,11 @@ impl ServeFlags {
         interrupt.release();
         let defaults = drafts(&draft, rule_said);
         let engine = engine(loaded?, &template.source(), serving.alias.clone(), defaults)?;
-        let address = SocketAddr::new(serving.host, serving.port);
-        if !serving.host.is_loopback() && config.api_keys.is_empty() {
+        if open {
             screen.warn("anybody who reaches this address may use the model: add --api-key");
         }
-        let server = Server::listen(address, engine, config)?;
-        tracing::info!(address = %server.address(), "listening");
         stop_on_signals(&server)?;
-        server.run()?;
+        server.run(engine)?;
         Ok(ExitCode::SUCCESS)
     }
 }

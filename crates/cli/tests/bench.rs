@@ -139,6 +139,7 @@ fn a_server_is_measured_with_and_without_speculation() {
     let serve = format!("serve -m {target} -t 1 --port 0 -np 2 --spec-type ngram");
     let mut server = Running::start(&serve.split(' ').collect::<Vec<_>>());
     let said = server.noted("listening");
+    server.noted("ready");
     let address = said.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
     let page = fresh("server");
     let prompts = temporary("server-prompts.jsonl", PROMPTS);

@@ -65,13 +65,51 @@ pub struct Chunk {
     pub dropped: Vec<Dropped>,
 }
 
+/// How a text's tokens become what its reader gets: characters are whole, and of a stop string
+/// nothing shows.
+pub struct Reading {
+    tokenizer: Arc<dyn Tokenizer>,
+    detokenizer: Detokenizer,
+    stops: StopFilter,
+}
+
+impl Reading {
+    /// Nothing was read.
+    pub fn new(tokenizer: Arc<dyn Tokenizer>, stops: &StopStrings) -> Self {
+        Self { tokenizer, detokenizer: Detokenizer::new(), stops: StopFilter::new(stops) }
+    }
+
+    /// Takes a token and appends the text it releases; says whether the text ends with it.
+    pub fn push(&mut self, token: Token, text: &mut String) -> Option<Finish> {
+        let (mut bytes, mut raw) = (Vec::new(), String::new());
+        let end = self.tokenizer.is_end(token);
+        if !end {
+            self.tokenizer.bytes(token, &mut bytes);
+        }
+        self.detokenizer.push(&bytes, &mut raw);
+        match (end, self.stops.push(&raw, text).is_some()) {
+            (true, _) => Some(Finish::End),
+            (_, true) => Some(Finish::Stop),
+            _ => None,
+        }
+    }
+
+    /// What was held back of a text that goes no further: a character or a stop string that did
+    /// not come to its end.
+    fn held_back(&mut self) -> String {
+        let (mut raw, mut text) = (String::new(), String::new());
+        self.detokenizer.finish(&mut raw);
+        self.stops.push(&raw, &mut text);
+        self.stops.finish(&mut text);
+        text
+    }
+}
+
 /// A text being made.
 pub struct Generation {
     sequence: Sequence,
-    tokenizer: Arc<dyn Tokenizer>,
     chance: Random<Philox>,
-    detokenizer: Detokenizer,
-    stops: StopFilter,
+    reading: Reading,
     stats: Stats,
     finish: Option<Finish>,
     last: Instant,
@@ -87,12 +125,15 @@ impl Generation {
         stops: &StopStrings,
         seed: u64,
     ) -> Self {
+        Self::resumed(sequence, Reading::new(tokenizer, stops), seed)
+    }
+
+    /// A text that continues `sequence`, whose output so far was read.
+    pub fn resumed(sequence: Sequence, reading: Reading, seed: u64) -> Self {
         Self {
             sequence,
-            tokenizer,
             chance: Random(Philox::new(seed)),
-            detokenizer: Detokenizer::new(),
-            stops: StopFilter::new(stops),
+            reading,
             stats: Stats::default(),
             finish: None,
             last: Instant::now(),
@@ -204,7 +245,9 @@ impl Generation {
                 _ => Origin::Plain,
             };
             let token = self.sequence.tokens()[first + index];
-            self.finish = self.read(token, origin, &mut chunk.pieces);
+            let mut text = String::new();
+            self.finish = self.reading.push(token, &mut text);
+            chunk.pieces.push(Piece { token, text, origin, logprob: None });
             if let (Some(piece), Some(logprob)) = (chunk.pieces.last_mut(), logprobs.next()) {
                 piece.logprob = Some(logprob);
             }
@@ -233,31 +276,10 @@ impl Generation {
         chunk
     }
 
-    /// Adds a token's text; says whether the text ends with it.
-    fn read(&mut self, token: Token, origin: Origin, pieces: &mut Vec<Piece>) -> Option<Finish> {
-        let (mut bytes, mut raw, mut text) = (Vec::new(), String::new(), String::new());
-        let end = self.tokenizer.is_end(token);
-        if !end {
-            self.tokenizer.bytes(token, &mut bytes);
-        }
-        self.detokenizer.push(&bytes, &mut raw);
-        let stopped = self.stops.push(&raw, &mut text).is_some();
-        pieces.push(Piece { token, text, origin, logprob: None });
-        match (end, stopped) {
-            (true, _) => Some(Finish::End),
-            (_, true) => Some(Finish::Stop),
-            _ => None,
-        }
-    }
-
     /// What was held back of a text that goes no further: a character or a stop string that did
     /// not come to its end.
     pub fn held_back(&mut self) -> String {
-        let (mut raw, mut text) = (String::new(), String::new());
-        self.detokenizer.finish(&mut raw);
-        self.stops.push(&raw, &mut text);
-        self.stops.finish(&mut text);
-        text
+        self.reading.held_back()
     }
 
     /// The tokens so far.

@@ -68,7 +68,7 @@ pub use draft::{SuffixConfig, SuffixDrafter};
 pub use drift::{Drift, DriftError, drift};
 pub use engine::{Branch, Caches, Engine, EngineError, Keep, Output, Rows, Slot, Step};
 pub use forerun_verify::Token;
-pub use generate::{Chunk, Finish, Generation, Origin, Piece};
+pub use generate::{Chunk, Finish, Generation, Origin, Piece, Reading};
 pub use judge::{Drafts, PathsChoice, RuleChoice, RuleMismatch, UnknownRule};
 pub use logprob::TokenLogprob;
 pub use round::{Commit, DecodeError, Decoder, Dropped, Guess, Passes, Round, Times, Turn};

@@ -381,7 +381,7 @@ impl Decoder {
 /// for a drafter to read the prompt; and that depends on the text alone, never on what is cached,
 /// so that a seed gives the same text either way.
 fn draft_len_max(sequence: &Sequence, context_len: usize) -> usize {
-    if sequence.plan.drafters.is_empty() || sequence.output().is_empty() {
+    if sequence.plan.drafters.is_empty() || sequence.is_new() {
         return 0;
     }
     let paths = sequence.plan.drafters.len() * sequence.plan.width;

@@ -144,6 +144,8 @@ pub struct Sequence {
     slot: Slot,
     pub(crate) tokens: Vec<Token>,
     prompt_len: usize,
+    /// How many tokens it began with: the prompt, and what was made of the text before.
+    begun_len: usize,
     len_max: usize,
     pub(crate) cached: Cached,
     /// How its tokens are drawn.
@@ -166,6 +168,7 @@ impl Sequence {
             slot,
             tokens: Vec::new(),
             prompt_len: 0,
+            begun_len: 0,
             len_max: 0,
             cached: Cached::default(),
             sampling,
@@ -179,9 +182,30 @@ impl Sequence {
     /// Begins a text: the prompt, and how many tokens may follow it. What the slot still holds of
     /// an earlier text is reused as far as the two agree.
     pub fn begin(&mut self, prompt: Vec<Token>, output_len_max: usize) {
+        self.resume(prompt, &[], output_len_max);
+    }
+
+    /// Goes on with a text that was begun elsewhere: its prompt, what came after that, and how many
+    /// tokens may come after it in all. With the same seed, the coupled rule goes on exactly as it
+    /// would have there, other lossless rules by the same law. A constraint must know of the output.
+    ///
+    /// ```
+    /// # use forerun_decode::*;
+    /// # let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
+    /// sequence.resume(vec![Token(1), Token(2)], &[Token(3)], 10);
+    /// assert_eq!((sequence.prompt_len(), sequence.output().len(), sequence.wanted()), (2, 1, 9));
+    /// ```
+    pub fn resume(&mut self, prompt: Vec<Token>, output: &[Token], output_len_max: usize) {
         self.prompt_len = prompt.len();
         self.len_max = prompt.len().saturating_add(output_len_max);
         self.tokens = prompt;
+        self.tokens.extend(output);
+        self.begun_len = self.tokens.len();
+    }
+
+    /// Whether no token was added since it was begun or resumed.
+    pub(crate) fn is_new(&self) -> bool {
+        self.tokens.len() == self.begun_len
     }
 
     /// How many of these tokens its slot holds as a text's beginning, this one's or an earlier one's.

@@ -28,6 +28,9 @@ fn prompt() -> Vec<Token> {
     [0, 1, 0, 2, 0, 1].map(Token).to_vec()
 }
 
+/// After so many rounds the text goes on in another decoder, with so many of the last round's tokens.
+type Move = (usize, fn(usize) -> usize);
+
 /// A setting to prove: who drafts, how rows are shaped, how drafts are judged.
 struct Case {
     drafters: fn() -> Vec<Box<dyn Drafter>>,
@@ -36,6 +39,7 @@ struct Case {
     plan: Plan,
     /// Tokens compared, and tokens wanted.
     len: (usize, usize),
+    moved: Option<Move>,
     target: fn(ToyModel) -> Box<dyn Engine>,
 }
 
@@ -47,6 +51,7 @@ impl Case {
             constraint: None,
             plan: Plan::drafted(vec![], 2, Verification::rule(rule)),
             len: (HORIZON, 100),
+            moved: None,
             target: |model| Box::new(ToyEngine::new(model, 64)),
         }
     }
@@ -61,6 +66,11 @@ impl Case {
         self
     }
 
+    fn moved(mut self, after: usize, keep: fn(usize) -> usize) -> Self {
+        self.moved = Some((after, keep));
+        self
+    }
+
     fn wide(mut self, width: usize, scheme: Scheme) -> Self {
         self.plan = self.plan.wide(width).drawn(scheme);
         // Several paths have many outcomes: one round of full length, then shorter ones.
@@ -72,20 +82,35 @@ impl Case {
     fn decoded(&self, seed: u64) -> Law {
         let mut law = Law::new();
         let run = |chance: &mut dyn Chance| {
-            let drafters = (self.drafters)();
-            let plan = Plan { drafters: (0..drafters.len()).collect(), ..self.plan.clone() };
-            let mut decoder = Decoder::new((self.target)(toy(seed)), drafters).unwrap();
-            let mut sequence = Sequence::new(Slot(0), self.sampling.clone(), plan);
-            sequence.constraint = self.constraint.map(|make| make());
-            let (compared, wanted) = self.len;
-            sequence.begin(prompt(), wanted);
-            while sequence.output().len() < compared {
-                decoder.round(&mut [Turn { sequence: &mut sequence, chance }]).unwrap();
+            let (mut decoder, mut sequence) = self.begun(seed, &[]);
+            let mut rounds = 0;
+            while sequence.output().len() < self.len.0 {
+                let round = decoder.round(&mut [Turn { sequence: &mut sequence, chance }]).unwrap();
+                rounds += 1;
+                if let Some((_, keep)) = self.moved.filter(|(after, _)| *after == rounds) {
+                    let committed = round.commits[0].committed;
+                    let kept = sequence.output().len() - committed + keep(committed);
+                    (decoder, sequence) = self.begun(seed, &sequence.output()[..kept]);
+                }
             }
-            sequence.output()[..compared].to_vec()
+            sequence.output()[..self.len.0].to_vec()
         };
         outcomes(run, |probability, output| *law.entry(output).or_default() += probability);
         law
+    }
+
+    /// A decoder, and a text of which it knows so much.
+    fn begun(&self, seed: u64, output: &[Token]) -> (Decoder, Sequence) {
+        let drafters = (self.drafters)();
+        let plan = Plan { drafters: (0..drafters.len()).collect(), ..self.plan.clone() };
+        let decoder = Decoder::new((self.target)(toy(seed)), drafters).unwrap();
+        let mut sequence = Sequence::new(Slot(0), self.sampling.clone(), plan);
+        sequence.constraint = self.constraint.map(|make| make());
+        if let Some(constraint) = &mut sequence.constraint {
+            constraint.commit(output);
+        }
+        sequence.resume(prompt(), output, self.len.1);
+        (decoder, sequence)
     }
 
     /// The law of plain decoding, written down from the model.
@@ -249,6 +274,29 @@ fn the_coupled_rule_follows_the_plain_choice_of_its_noise() {
     for seed in 0..20 {
         assert_eq!(text(vec![], seed), text(vec![model()], seed), "seed {seed}");
     }
+}
+
+#[test]
+fn a_text_that_goes_on_elsewhere_follows_the_same_law() {
+    let block = || Case::new(|| vec![model()], BlockRule);
+    for after in 1..=3 {
+        block().moved(after, |all| all).assert_lossless("block");
+        Case::new(|| vec![model()], TokenRule).moved(after, |all| all).assert_lossless("token");
+        let held = block().shaped(penalised()).held_to(|| Box::<Manners>::default());
+        held.moved(after, |all| all).assert_lossless("constraint and penalties");
+    }
+    Case::new(|| vec![model()], PooledRule)
+        .wide(2, Scheme::Slots)
+        .moved(2, |all| all)
+        .assert_lossless("pooled");
+}
+
+#[test]
+fn a_cut_that_depends_on_what_the_round_brought_is_caught() {
+    let picky =
+        Case::new(|| vec![model()], BlockRule).moved(2, |all| if all > 2 { 1 } else { all });
+    let worst = (0..3).map(|seed| picky.worst_error(seed)).fold(0.0, f64::max);
+    assert!(worst > 1e-3, "off by {worst:e} only");
 }
 
 #[test]

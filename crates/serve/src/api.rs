@@ -13,8 +13,8 @@ pub(crate) mod types;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::Request;
-use axum::http::header;
+use axum::extract::{Request, State};
+use axum::http::{Method, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -26,7 +26,7 @@ use utoipa::{Modify, OpenApi};
 
 use self::error::ApiError;
 use self::types::ResponseFormat;
-use crate::state::State;
+use crate::state::Front;
 
 /// What there is.
 #[derive(OpenApi)]
@@ -38,6 +38,8 @@ use crate::state::State;
         misc::models,
         misc::model,
         misc::health,
+        misc::alive,
+        misc::loads,
         misc::metrics,
         misc::version,
         misc::tokenize,
@@ -63,25 +65,30 @@ impl Modify for Keys {
     }
 }
 
-/// The paths, without keys: for health checks, metrics and the page itself.
-fn open() -> Router<Arc<State>> {
+/// The paths without keys: the page itself, and what probes and gateways ask for, which have none. They
+/// tell of nobody's texts.
+fn open() -> Router<Arc<Front>> {
     Router::new()
         .route("/", get(misc::page))
         .route("/favicon.ico", get(misc::no_icon))
         .route("/health", get(misc::health))
         .route("/v1/health", get(misc::health))
+        .route("/readyz", get(misc::health))
+        .route("/livez", get(misc::alive))
+        .route("/metrics", get(misc::metrics))
+        .route("/v1/loads", get(misc::loads))
+        .route("/loads", get(misc::loads))
         .route("/version", get(misc::version))
         .route("/openapi.json", get(async || Json(Document::openapi())))
 }
 
 /// The paths that want a key where the server has some.
-fn guarded() -> Router<Arc<State>> {
+fn guarded() -> Router<Arc<Front>> {
     Router::new()
         .route("/v1/chat/completions", post(chat::chat_completions))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/models", get(misc::models))
         .route("/v1/models/{model}", get(misc::model))
-        .route("/metrics", get(misc::metrics))
         .route("/tokenize", post(misc::tokenize))
         .route("/detokenize", post(misc::detokenize))
         .route("/apply-template", post(misc::apply_template))
@@ -89,23 +96,19 @@ fn guarded() -> Router<Arc<State>> {
 }
 
 /// All paths.
-pub(crate) fn router(state: Arc<State>) -> Router {
+pub(crate) fn router(front: Arc<Front>) -> Router {
     guarded()
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&state), check_key))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&front), check_key))
         .merge(open())
         .fallback(async || ApiError::no_place())
         .method_not_allowed_fallback(async || ApiError::wrong_method())
-        .layer(middleware::from_fn_with_state(Arc::clone(&state), log))
-        .with_state(state)
+        .layer(middleware::from_fn_with_state(Arc::clone(&front), log))
+        .with_state(front)
 }
 
 /// Lets nobody in without a key.
-async fn check_key(
-    axum::extract::State(state): axum::extract::State<Arc<State>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let keys = &state.config.api_keys;
+async fn check_key(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
+    let keys = &front.config.api_keys;
     let said = request.headers().get(header::AUTHORIZATION);
     let said = said.and_then(|it| it.to_str().ok()?.split_once(' '));
     let said = said.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -122,21 +125,23 @@ async fn check_key(
 }
 
 /// Writes a line for each request, without what it says.
-async fn log(
-    axum::extract::State(state): axum::extract::State<Arc<State>>,
-    request: Request,
-    next: Next,
-) -> Response {
+async fn log(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let response = next.run(request).await;
     let status = response.status().as_u16();
-    if status >= 400 {
+    let asked = method == Method::POST;
+    if let Some(state) = front.state.get().filter(|_| asked && status >= 400) {
         state.metrics.refused(status);
     }
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    tracing::info!(%method, path, status, ms, "request");
+    // Probes and gateways ask many times a second.
+    if asked || status >= 400 {
+        tracing::info!(%method, path, status, ms, "request");
+    } else {
+        tracing::debug!(%method, path, status, ms, "request");
+    }
     response
 }
 

@@ -1,20 +1,23 @@
 //! From a request to jobs: every default is decided here, and what cannot be honoured is refused
 //! with the reason.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use forerun_decode::{Drafts, Plan, RuleChoice, Sampling, Special, StopStrings, Token};
+use forerun_decode::{
+    Constraint, Drafts, Plan, Reading, RuleChoice, Sampling, Special, StopStrings, Token,
+};
 use forerun_grammar::Form;
 use tokio::sync::mpsc;
 
 use crate::api::answer::{
-    CompletionDetails, Foot, PromptDetails, RequestMetrics, Speculation, SpeculationMetrics,
-    Timings, Usage,
+    CompletionDetails, CompletionLogprobs, Foot, PromptDetails, RequestMetrics, Speculation,
+    SpeculationMetrics, Timings, Usage,
 };
 use crate::api::error::ApiError;
 use crate::api::types::{Common, Prediction, Shape, Speculative, StructuredOutputs};
-use crate::job::Event;
-use crate::job::{Drafting, Job, Tally};
+use crate::job::{Drafting, Event, Job, Progress, Tally};
+use crate::resume::{Resumed, check_resumable};
 use crate::state::State;
 
 /// Rounds of a text that may wait for the client to read them.
@@ -44,7 +47,7 @@ pub(crate) struct Asked {
 }
 
 /// What an answer says of itself.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct About {
     pub(crate) choices: usize,
     /// Answers of each prompt, which count its tokens once.
@@ -55,6 +58,12 @@ pub(crate) struct About {
     pub(crate) timings: bool,
     pub(crate) trace: bool,
     pub(crate) logprobs: bool,
+    pub(crate) token_ids: bool,
+    /// What the client has of an answer it resumes.
+    pub(crate) resumed: String,
+    /// Where log-probabilities of completions count on from.
+    pub(crate) resumed_offset: usize,
+    prompts: Vec<Vec<Token>>,
     prompt_tokens: usize,
     prediction_len: usize,
     /// What is drafted.
@@ -77,19 +86,8 @@ impl State {
         let deadline = arrived + self.config.timeout;
         let model = self.check_model(common.model.take())?;
         check_promises(&common)?;
-        let prompt_tokens = wanted.prompts.iter().map(Vec::len).sum();
-        for prompt in &wanted.prompts {
-            self.check_prompt(prompt)?;
-            if self.config.log_prompts {
-                tracing::info!(prompt = self.text(prompt), "asked");
-            }
-        }
         let n = common.n as usize;
-        let choices = n * wanted.prompts.len();
-        if n == 0 || choices > ANSWERS_MAX {
-            let message = format!("{choices} answers were asked for; this server makes 1 to 16");
-            return Err(ApiError::field("n", message));
-        }
+        let choices = self.check_prompts(&wanted.prompts, n)?;
         let form = form(&mut common, wanted.form)?;
         let sampling = self.sampling(&common.shape)?;
         let stops = StopStrings::new(std::mem::take(&mut common.stop))
@@ -98,24 +96,39 @@ impl State {
         let seed = common.seed.map_or_else(crate::random, i64::cast_unsigned);
         let drafting = self.drafting(&common.speculative, common.seed.is_some(), &prediction)?;
         let logprobs = wanted.logprobs.map(|top| top as usize);
+        let output_len_max = wanted.len_max.map_or(usize::MAX, |len| len as usize);
         let (sender, events) = mpsc::channel(UNREAD_MAX);
+        let mut resumed = Resumed::default();
         let mut jobs = Vec::with_capacity(choices);
         for (index, prompt) in
             wanted.prompts.iter().flat_map(|it| std::iter::repeat_n(it, n)).enumerate()
         {
             let seed = seed.wrapping_add(index as u64);
-            let constraint = match &form {
+            let mut constraint = match &form {
                 Some(form) => Some(self.constrain(form)?),
                 None => None,
             };
+            let mut reading = Reading::new(Arc::clone(&self.tokenizer), &stops);
+            if let Some(ids) = &common.resume_token_ids {
+                check_resumable(&common, choices)?;
+                resumed = Resumed::read(ids, &mut reading, self.tokenizer.vocab_len())?;
+                resumed.fit(prompt.len(), output_len_max, self.context_len)?;
+                resumed.hold_to(constraint.as_mut())?;
+            }
+            if let Some(finish) = resumed.finish {
+                // Only the end of it was lost, and there is room for that.
+                let _ = sender.try_send(Event::Round(Box::new(Progress::ended(finish))));
+                continue;
+            }
             let mut drafting = drafting.clone();
             drafting.plan.verification = drafting.rule.verification(seed);
             jobs.push(Job {
                 choice: index,
                 prompt: prompt.clone(),
-                output_len_max: wanted.len_max.map_or(usize::MAX, |len| len as usize),
+                output: resumed.tokens.clone(),
+                output_len_max,
                 sampling: sampling.clone(),
-                stops: stops.clone(),
+                reading,
                 seed,
                 constraint,
                 logprobs,
@@ -127,20 +140,17 @@ impl State {
                 place: None,
             });
         }
-        let trace = common.speculative.trace.unwrap_or(false);
-        let options = &common.stream_options;
         let about = About {
-            choices,
             per_prompt: n,
-            stream: common.stream,
-            include_usage: options.include_usage.unwrap_or(false),
-            continuous_usage: options.continuous_usage_stats.unwrap_or(false),
-            timings: common.timings_per_token,
-            trace,
             logprobs: logprobs.is_some(),
-            prompt_tokens,
+            resumed_offset: CompletionLogprobs::offset_after(&resumed.tokens, &*self.tokenizer),
+            prompt_tokens: wanted.prompts.iter().map(Vec::len).sum::<usize>()
+                + resumed.tokens.len(),
+            resumed: resumed.text,
+            prompts: wanted.prompts,
             prediction_len: prediction.len(),
             speculation: self.speculation(&drafting),
+            ..About::new(&common, choices)
         };
         Ok(Asked { model, jobs, events, deadline, about })
     }
@@ -152,6 +162,22 @@ impl State {
             Some(name) if names.contains(&name) => Ok(name),
             Some(name) => Err(ApiError::no_model(&name, names)),
         }
+    }
+
+    /// Gives how many answers are wanted.
+    fn check_prompts(&self, prompts: &[Vec<Token>], n: usize) -> Result<usize, ApiError> {
+        for prompt in prompts {
+            self.check_prompt(prompt)?;
+            if self.config.log_prompts {
+                tracing::info!(prompt = self.text(prompt), "asked");
+            }
+        }
+        let choices = n * prompts.len();
+        if n == 0 || choices > ANSWERS_MAX {
+            let message = format!("{choices} answers were asked for; this server makes 1 to 16");
+            return Err(ApiError::field("n", message));
+        }
+        Ok(choices)
     }
 
     fn check_prompt(&self, prompt: &[Token]) -> Result<(), ApiError> {
@@ -228,7 +254,7 @@ impl State {
         tokens.map_err(|error| ApiError::field("prediction", error))
     }
 
-    fn constrain(&self, form: &Form) -> Result<Box<dyn forerun_decode::Constraint>, ApiError> {
+    fn constrain(&self, form: &Form) -> Result<Box<dyn Constraint>, ApiError> {
         let constraint = self.grammar.constrain(form).map_err(ApiError::invalid)?;
         Ok(Box::new(constraint))
     }
@@ -436,6 +462,26 @@ fn form(common: &mut Common, own: Option<Form>) -> Result<Option<Form>, ApiError
 }
 
 impl About {
+    /// As far as all requests say it in one way.
+    fn new(common: &Common, choices: usize) -> Self {
+        Self {
+            choices,
+            stream: common.stream,
+            include_usage: common.stream_options.include_usage.unwrap_or(false),
+            continuous_usage: common.stream_options.continuous_usage_stats.unwrap_or(false),
+            timings: common.timings_per_token,
+            trace: common.speculative.trace.unwrap_or(false),
+            token_ids: common.return_token_ids,
+            ..Self::default()
+        }
+    }
+
+    /// The tokens of an answer's prompt, where they are wanted.
+    pub(crate) fn prompt_ids(&self, choice: usize) -> Option<Vec<u32>> {
+        let prompt = self.prompts.get(choice / self.per_prompt).filter(|_| self.token_ids)?;
+        Some(prompt.iter().map(|token| token.0).collect())
+    }
+
     /// Tokens of all answers so far.
     pub(crate) fn usage(&self, tallies: &[Tally]) -> Usage {
         let completion_tokens: u64 = tallies.iter().map(|tally| tally.stats.output_len).sum();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forerun_decode::{
-    Constraint, DecodeError, Dropped, Finish, Piece, Plan, RuleChoice, Sampling, Stats,
-    StopStrings, Token,
+    Constraint, DecodeError, Dropped, Finish, Piece, Plan, Reading, RuleChoice, Sampling, Stats,
+    Token,
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -15,12 +15,14 @@ pub(crate) struct Job {
     pub(crate) choice: usize,
     /// What it continues.
     pub(crate) prompt: Vec<Token>,
-    /// Most tokens after that.
+    /// What came after that before, where it goes on with a text that broke off.
+    pub(crate) output: Vec<Token>,
+    /// Most tokens after the prompt.
     pub(crate) output_len_max: usize,
     /// How tokens are drawn.
     pub(crate) sampling: Sampling,
-    /// What ends it, beside an end token.
-    pub(crate) stops: StopStrings,
+    /// How its tokens become text, and what ends it; the output so far was read.
+    pub(crate) reading: Reading,
     /// What fixes its random choices.
     pub(crate) seed: u64,
     /// What it is held to.
@@ -74,6 +76,13 @@ pub(crate) struct Progress {
     pub(crate) finish: Option<Finish>,
     /// Its sums.
     pub(crate) tally: Tally,
+}
+
+impl Progress {
+    /// Of an only answer that ended before, which a client did not hear of.
+    pub(crate) fn ended(finish: Finish) -> Self {
+        Self { choice: 0, pieces: Vec::new(), finish: Some(finish), tally: Tally::default() }
+    }
 }
 
 /// What making a text took.

@@ -11,6 +11,7 @@ mod api;
 mod ask;
 mod job;
 mod metrics;
+mod resume;
 mod serve;
 mod slots;
 mod state;

@@ -10,9 +10,14 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::job::Tally;
+
+/// Tokens that gateways count as one where they compare beginnings of prompts; ours are compared token
+/// by token.
+const BLOCK: usize = 16;
 
 /// How fast the measured speed-up forgets: some fifty rounds count.
 const FORGET: f64 = 0.98;
@@ -75,6 +80,8 @@ pub(crate) struct Metrics {
     running: Gauge,
     waiting: Gauge,
     cache: Level,
+    /// Tokens in it; the same in another unit, so not registered.
+    held: Gauge,
     first_token: Histogram,
     between_tokens: Histogram,
     per_token: Histogram,
@@ -97,16 +104,36 @@ pub(crate) struct Metrics {
     recent: std::sync::Mutex<Recent>,
 }
 
-/// What the speed-up is made of.
+/// What the speed-up and the rate are made of.
 #[derive(Debug, Default)]
 struct Recent {
     plain: f64,
     spent: f64,
     committed: f64,
+    /// Tokens and seconds of rounds, of late.
+    tokens: f64,
+    seconds: f64,
+}
+
+/// What a gateway balances by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Levels {
+    /// Texts being made.
+    pub(crate) running: i64,
+    /// Texts that wait.
+    pub(crate) waiting: i64,
+    /// Tokens of them in the cache, and the share of it they take.
+    pub(crate) held: i64,
+    pub(crate) cache: f64,
+    /// Share of prompt tokens that were cached.
+    pub(crate) hit_rate: f64,
+    /// Tokens a second, of late.
+    pub(crate) tokens_per_second: f64,
 }
 
 impl Metrics {
-    pub(crate) fn new(model: &str) -> Self {
+    /// Of a server with this model and room for so many tokens in its cache.
+    pub(crate) fn new(model: &str, room: usize) -> Self {
         let latencies = || {
             Histogram::new([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0])
         };
@@ -118,6 +145,7 @@ impl Metrics {
             running: Gauge::default(),
             waiting: Gauge::default(),
             cache: Level::default(),
+            held: Gauge::default(),
             first_token: long(),
             between_tokens: latencies(),
             per_token: latencies(),
@@ -139,6 +167,13 @@ impl Metrics {
             recent: std::sync::Mutex::default(),
         };
         metrics.speedup.set(1.0);
+        let blocks =
+            [("block_size", BLOCK.to_string()), ("num_gpu_blocks", (room / BLOCK).to_string())];
+        metrics.registry.register(
+            "vllm:cache_config",
+            "The cache, in blocks as gateways count",
+            Info::new(blocks.to_vec()),
+        );
         metrics.register_requests();
         metrics.register_speculation();
         metrics
@@ -240,10 +275,12 @@ impl Metrics {
         self.refused.get_or_create(&Reason { reason: status.to_string() }).inc();
     }
 
-    /// How many texts are being made, and how full the cache is.
-    pub(crate) fn show(&self, running: usize, cache: f64) {
-        self.running.set(i64::try_from(running).unwrap_or(i64::MAX));
-        self.cache.set(cache);
+    /// How many texts are being made, and how many tokens of the cache they hold, of how many.
+    pub(crate) fn show(&self, running: usize, (held, room): (usize, usize)) {
+        let level = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        self.running.set(level(running));
+        self.held.set(level(held));
+        self.cache.set(held as f64 / room as f64);
     }
 
     /// A prompt began, of which so much was cached.
@@ -267,7 +304,9 @@ impl Metrics {
     /// Tokens were made.
     pub(crate) fn generated(&self, count: usize) {
         self.generation_tokens.inc_by(count as u64);
-        self.recent().committed += count as f64;
+        let mut recent = self.recent();
+        recent.committed += count as f64;
+        recent.tokens += count as f64;
     }
 
     /// A text ended, well or not.
@@ -285,8 +324,12 @@ impl Metrics {
         }
     }
 
-    /// Where a round's time went.
-    pub(crate) fn round(&self, times: &Times) {
+    /// A round is over, and its time went so.
+    pub(crate) fn round(&self, times: &Times, seconds: f64) {
+        let mut recent = self.recent();
+        recent.tokens *= FORGET;
+        recent.seconds = FORGET * recent.seconds + seconds;
+        drop(recent);
         let parts = [
             ("draft_pass", times.draft_pass),
             ("draft", times.draft),
@@ -329,6 +372,24 @@ impl Metrics {
             }
         }
         recent.committed = 0.0;
+    }
+
+    /// What a gateway balances by.
+    pub(crate) fn levels(&self) -> Levels {
+        let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let (hits, queries) = (self.cache_hits.get() as f64, self.cache_queries.get() as f64);
+        let (running, recent) = (self.running.get(), self.recent());
+        Levels {
+            running,
+            waiting: self.waiting.get(),
+            held: self.held.get(),
+            cache: self.cache.get(),
+            hit_rate: share(hits, queries),
+            tokens_per_second: match running {
+                0 => 0.0,
+                _ => share(recent.tokens, recent.seconds),
+            },
+        }
     }
 
     fn recent(&self) -> std::sync::MutexGuard<'_, Recent> {

@@ -1,8 +1,8 @@
 //! A server's life: it listens, serves, and stops in an orderly way.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forerun_grammar::GrammarEnv;
@@ -12,10 +12,11 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
 
 use crate::api;
 use crate::metrics::Metrics;
-use crate::state::{Engine, ServeConfig, State};
+use crate::state::{Engine, Front, ServeConfig, State};
 use crate::worker::Worker;
 
 /// Once texts were broken off, how long their clients have to read that.
@@ -44,31 +45,30 @@ pub enum ServeError {
 /// A server that listens.
 pub struct Server {
     runtime: tokio::runtime::Runtime,
-    listener: TcpListener,
     address: SocketAddr,
-    engine: Engine,
-    config: ServeConfig,
+    front: Arc<Front>,
     stop: watch::Sender<u32>,
+    /// Takes connections until it is stopped.
+    serving: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
-    /// Listens on an address; port 0 takes a free one.
+    /// Listens on an address; port 0 takes a free one. Until it runs, whoever asks is told that the
+    /// model is being loaded.
     ///
     /// # Errors
     /// Where that cannot be done.
-    pub fn listen(
-        address: SocketAddr,
-        engine: Engine,
-        config: ServeConfig,
-    ) -> Result<Self, ServeError> {
+    pub fn listen(address: SocketAddr, config: ServeConfig) -> Result<Self, ServeError> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).thread_name("http").enable_all().build();
         let runtime = runtime.map_err(ServeError::Threads)?;
         let listener = runtime.block_on(TcpListener::bind(address));
         let listener = listener.map_err(|error| ServeError::Listen { address, error })?;
         let address = listener.local_addr().unwrap_or(address);
-        let (stop, _) = watch::channel(0);
-        Ok(Self { runtime, listener, address, engine, config, stop })
+        let (stop, stopped) = watch::channel(0);
+        let front = Arc::new(Front { config, state: OnceLock::new() });
+        let serving = runtime.spawn(serve(listener, Arc::clone(&front), stopped));
+        Ok(Self { runtime, address, front, stop, serving })
     }
 
     /// Where it listens.
@@ -82,69 +82,84 @@ impl Server {
         self.stop.clone()
     }
 
-    /// Serves until it is stopped.
+    /// Serves with this engine until it is stopped.
     ///
     /// # Errors
     /// Where the vocabulary cannot be used for grammars.
-    pub fn run(self) -> Result<(), ServeError> {
-        let Self { runtime, listener, engine, config, stop, .. } = self;
+    pub fn run(self, engine: Engine) -> Result<(), ServeError> {
+        let Self { runtime, front, serving, .. } = self;
+        let config = front.config.clone();
         let grammar = GrammarEnv::new(&*engine.tokenizer)
             .map_err(|error| ServeError::Grammar(error.to_string()))?;
-        let metrics = Arc::new(Metrics::new(&engine.model.names[0]));
         let target = engine.decoder.target();
-        let places = (target.slot_count() + config.queue_max).min(Semaphore::MAX_PERMITS);
-        let (sender, jobs) = mpsc::channel(places);
-        let state = Arc::new(State {
-            context_len: target.context_len(),
-            slot_count: target.slot_count(),
-            paths_max: target.paths_max(),
-            tokenizer: Arc::clone(&engine.tokenizer),
+        let (context_len, slot_count) = (target.context_len(), target.slot_count());
+        let metrics = Metrics::new(&engine.model.names[0], slot_count * context_len);
+        let metrics = Arc::new(metrics);
+        let places = slot_count.saturating_add(config.queue_max);
+        let places = u32::try_from(places).unwrap_or(u32::MAX);
+        let (sender, jobs) = mpsc::channel(places as usize);
+        let paths_max = target.paths_max();
+        let worker = Worker::new(engine.decoder, engine.controller, Arc::clone(&metrics), jobs);
+        let abort = worker.abort();
+        let state = State {
+            context_len,
+            slot_count,
+            paths_max,
+            tokenizer: engine.tokenizer,
             template: engine.template,
             template_source: engine.template_source,
             grammar,
             sampling: engine.sampling,
             drafts: engine.drafts,
             model: engine.model,
-            metrics: Arc::clone(&metrics),
+            metrics,
             jobs: sender,
-            places: Arc::new(Semaphore::new(places)),
+            places: Arc::new(Semaphore::new(places as usize)),
+            place_count: places,
             stopping: false.into(),
+            abort: Arc::clone(&abort),
             config,
-        });
-        let worker =
-            Worker::new(engine.decoder, engine.controller, engine.tokenizer, metrics, jobs);
-        let abort = worker.abort();
+        };
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || worker.run()).map_err(ServeError::Threads)?;
-        let stopped = stop.subscribe();
-        runtime.block_on(serve(listener, state, stopped, || abort.store(true, Ordering::Relaxed)));
-        // Dropping the runtime drops the last sender of jobs, and with it the engine's thread ends.
+        let _ = front.state.set(Arc::new(state));
+        tracing::info!("ready");
+        let served = runtime.block_on(serving);
+        // Dropping these drops the last sender of jobs, and with it the engine's thread ends.
+        drop(front);
         runtime.shutdown_timeout(Duration::from_secs(1));
         abort.store(true, Ordering::Relaxed);
-        if thread.join().is_err() {
-            tracing::error!("the engine's thread panicked");
+        if thread.join().is_err() || served.is_err() {
+            tracing::error!("a thread panicked");
         }
         Ok(())
     }
 }
 
-/// Serves connections until told to stop, then lets them end.
-async fn serve(
-    listener: TcpListener,
-    state: Arc<State>,
-    mut stopped: watch::Receiver<u32>,
-    break_off: impl Fn(),
-) {
-    let router = api::router(Arc::clone(&state));
-    let graceful = GracefulShutdown::new();
+/// Serves connections until told to stop and all texts have ended, then lets connections end.
+async fn serve(listener: TcpListener, front: Arc<Front>, mut stopped: watch::Receiver<u32>) {
+    let connections = GracefulShutdown::new();
+    let over = tokio::select! {
+        () = accept(&listener, &front, &connections) => Instant::now(),
+        over = drained(&front, &mut stopped) => over,
+    };
+    drop(listener);
+    // A slow client may still read what was made for it.
+    let over = over.max(Instant::now() + LAST_WORDS);
+    tokio::select! {
+        () = connections.shutdown() => {}
+        () = tokio::time::sleep_until(over) => {}
+        _ = stopped.changed() => {}
+    }
+}
+
+/// Takes connections; also while texts come to their end, so that whoever asks is told so.
+async fn accept(listener: &TcpListener, front: &Arc<Front>, connections: &GracefulShutdown) {
+    let router = api::router(Arc::clone(front));
     let mut builder = Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(state.config.read_timeout);
+    builder.timer(TokioTimer::new()).header_read_timeout(front.config.read_timeout);
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopped.changed() => break,
-        };
-        let (stream, _) = match accepted {
+        let (stream, _) = match listener.accept().await {
             Ok(accepted) => accepted,
             // Too many files are open, or the client is gone already: the next may do better.
             Err(error) => {
@@ -156,25 +171,31 @@ async fn serve(
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(router.clone());
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let watched = graceful.watch(connection);
+        let watched = connections.watch(connection);
         tokio::spawn(async move {
             if let Err(error) = watched.await {
                 tracing::debug!(%error, "a connection broke");
             }
         });
     }
-    drop(listener);
+}
+
+/// Ends when the server was told to stop, and its texts have ended or were broken off. Gives until
+/// when all may take.
+async fn drained(front: &Front, stopped: &mut watch::Receiver<u32>) -> Instant {
+    let _ = stopped.changed().await;
+    let grace = front.config.grace;
+    let over = Instant::now() + grace;
+    let Some(state) = front.state.get() else { return over };
     state.stopping.store(true, Ordering::Relaxed);
-    let grace = state.config.grace;
     tracing::info!(seconds = grace.as_secs(), "stopping: texts may end");
-    let ended = graceful.shutdown();
-    tokio::pin!(ended);
     tokio::select! {
-        () = &mut ended => return,
-        () = tokio::time::sleep(grace) => {}
+        () = state.idle() => return over,
+        () = tokio::time::sleep_until(over) => {}
         _ = stopped.changed() => {}
     }
     tracing::info!("stopping: texts are broken off");
-    break_off();
-    let _ = tokio::time::timeout(LAST_WORDS, ended).await;
+    state.abort.store(true, Ordering::Relaxed);
+    let _ = tokio::time::timeout(LAST_WORDS, state.idle()).await;
+    Instant::now()
 }

@@ -30,21 +30,22 @@ impl Idle {
         self.0.push_back(sequence);
     }
 
-    /// A sequence for this prompt, begun, with as much of it cached as any slot has; `busy` are the
-    /// others. Gives it with how many tokens are cached, or nothing where all slots are busy.
+    /// A sequence for this prompt and what came after it, begun, with as much of them cached as any
+    /// slot has; `busy` are the others. Gives it with how many tokens are cached, or nothing where all slots are busy.
     pub(crate) fn take<'a>(
         &mut self,
         decoder: &mut Decoder,
-        prompt: Vec<Token>,
+        text: (Vec<Token>, &[Token]),
         output_len_max: usize,
         busy: impl Iterator<Item = &'a Sequence>,
     ) -> Option<(Sequence, usize)> {
+        let (prompt, output) = text;
         let shares = |at: &usize| self.0[*at].shares(&prompt);
         let best = (0..self.0.len()).max_by_key(shares)?;
         // A slot most of whose text goes on is the place; another's text would be thrown away.
         let goes_on = 2 * self.0[best].shares(&prompt) >= self.0[best].cached_len();
         let mut sequence = self.0.remove(if goes_on { best } else { 0 })?;
-        sequence.begin(prompt, output_len_max);
+        sequence.resume(prompt, output, output_len_max);
         let most = |other: &&Sequence| other.shares(sequence.tokens());
         let idle = self.0.iter().max_by_key(most);
         let busy = busy.max_by_key(most);

@@ -1,7 +1,7 @@
 //! What all requests share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forerun_decode::{ChatTemplate, Controller, Decoder, RuleChoice, Sampling, Tokenizer};
@@ -95,6 +95,13 @@ pub struct ServeConfig {
     pub log_prompts: bool,
 }
 
+/// What connections meet: nothing but these while the model is loaded.
+pub(crate) struct Front {
+    pub(crate) config: ServeConfig,
+    /// All else, once there is a model.
+    pub(crate) state: OnceLock<Arc<State>>,
+}
+
 /// What all requests share.
 pub(crate) struct State {
     pub(crate) config: ServeConfig,
@@ -113,11 +120,20 @@ pub(crate) struct State {
     pub(crate) jobs: mpsc::Sender<Vec<Job>>,
     /// A place for each request that is answered or waits.
     pub(crate) places: Arc<Semaphore>,
+    /// How many there are.
+    pub(crate) place_count: u32,
     /// Whether no new request is taken.
     pub(crate) stopping: AtomicBool,
+    /// Set when texts are to be broken off.
+    pub(crate) abort: Arc<AtomicBool>,
 }
 
 impl State {
+    /// Waits until no request is answered or waits.
+    pub(crate) async fn idle(&self) {
+        let _ = self.places.acquire_many(self.place_count).await;
+    }
+
     /// Puts a request's texts into the queue; they have one place together, until all have ended.
     pub(crate) fn queue(&self, asked: &mut Asked) -> Result<(), ApiError> {
         if self.stopping.load(Ordering::Relaxed) {

@@ -22,6 +22,8 @@ pub(crate) struct Texts {
     pub(crate) tallies: Vec<Tally>,
     finished: usize,
     deadline: Instant,
+    /// What came first, where it was waited for.
+    first: Option<Progress>,
 }
 
 impl Texts {
@@ -30,11 +32,21 @@ impl Texts {
         state.queue(&mut asked)?;
         let Asked { events, about, deadline, .. } = asked;
         let tallies = vec![Tally::default(); about.choices];
-        Ok(Self { events, about, tallies, finished: 0, deadline })
+        Ok(Self { events, about, tallies, finished: 0, deadline, first: None })
+    }
+
+    /// Waits for the first token. A stream begins with it: until then a failure has a status of its own,
+    /// and where the server dies a gateway can ask another one.
+    pub(crate) async fn begun(&mut self) -> Result<(), ApiError> {
+        self.first = self.next().await.transpose()?;
+        Ok(())
     }
 
     /// What comes next; `None` once all have ended.
     pub(crate) async fn next(&mut self) -> Option<Result<Progress, ApiError>> {
+        if let Some(first) = self.first.take() {
+            return Some(Ok(first));
+        }
         if self.finished == self.about.choices {
             return None;
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use forerun_decode::{
     Arm, Commit, Controller, Decoder, Drafts, Finish, Generation, Load, Plan, Round, Sampling,
-    Sequence, Slot, Times, Tokenizer,
+    Sequence, Slot, Times,
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -36,7 +36,6 @@ const WORTH_WAITING: usize = 64;
 pub(crate) struct Worker {
     decoder: Decoder,
     controller: Option<Controller>,
-    tokenizer: Arc<dyn Tokenizer>,
     metrics: Arc<Metrics>,
     /// Set when texts are to be broken off.
     abort: Arc<AtomicBool>,
@@ -83,7 +82,6 @@ impl Worker {
     pub(crate) fn new(
         mut decoder: Decoder,
         controller: Option<Controller>,
-        tokenizer: Arc<dyn Tokenizer>,
         metrics: Arc<Metrics>,
         jobs: mpsc::Receiver<Vec<Job>>,
     ) -> Self {
@@ -95,7 +93,6 @@ impl Worker {
             idle: Idle::new(slots.map(sequence)),
             decoder,
             controller,
-            tokenizer,
             metrics,
             abort: Arc::default(),
             jobs,
@@ -117,14 +114,14 @@ impl Worker {
             self.drop_the_late();
             self.admit();
             self.round();
-            self.metrics.show(self.active.len(), self.cache_share());
+            self.metrics.show(self.active.len(), self.cache_use());
         }
     }
 
     /// Takes in new jobs, and waits for one where there is nothing else to do. `false` at the end.
     fn take_in(&mut self) -> bool {
         if self.active.is_empty() && self.waiting.is_empty() {
-            self.metrics.show(0, self.cache_share());
+            self.metrics.show(0, self.cache_use());
             match self.jobs.blocking_recv() {
                 Some(jobs) => self.waiting.extend(jobs),
                 None => return false,
@@ -201,7 +198,8 @@ impl Worker {
 
     fn begin(&mut self, job: Job) {
         let busy = self.active.iter().map(|text| text.generation.sequence());
-        let taken = self.idle.take(&mut self.decoder, job.prompt, job.output_len_max, busy);
+        let text = (job.prompt, &*job.output);
+        let taken = self.idle.take(&mut self.decoder, text, job.output_len_max, busy);
         let Some((mut sequence, cached)) = taken else { return };
         sequence.sampling = job.sampling;
         sequence.constraint = job.constraint;
@@ -210,9 +208,8 @@ impl Worker {
         for drafter in self.decoder.drafters() {
             drafter.predict(sequence.slot(), &job.prediction);
         }
-        self.metrics.prompt(sequence.prompt_len(), cached);
-        let tokenizer = Arc::clone(&self.tokenizer);
-        let mut generation = Generation::new(sequence, tokenizer, &job.stops, job.seed);
+        self.metrics.prompt(sequence.tokens().len(), cached);
+        let mut generation = Generation::resumed(sequence, job.reading, job.seed);
         if let Some(controller) = &self.controller {
             let rule = job.drafting.rule;
             let named = &job.drafting.plan.drafters;
@@ -335,7 +332,7 @@ impl Worker {
         if let Some(controller) = &mut self.controller {
             controller.observe(&round.passes);
         }
-        self.metrics.round(&round.times);
+        self.metrics.round(&round.times, seconds);
         let took_part = |index: &usize| self.active[*index].part != Part::Waits;
         let places: Vec<usize> = (0..self.active.len()).filter(took_part).collect();
         let mut over = Vec::new();
@@ -435,11 +432,12 @@ impl Worker {
         self.idle.put(sequence);
     }
 
-    /// How full the target's cache is.
-    fn cache_share(&self) -> f64 {
+    /// Tokens of the target's cache in use, and all it holds. What ended texts left there gives way to
+    /// others, so it is no load: gateways turn away from a server whose cache is full.
+    fn cache_use(&self) -> (usize, usize) {
         let busy = self.active.iter().map(|text| text.generation.sequence());
-        let held: usize = busy.chain(self.idle.iter()).map(Sequence::cached_len).sum();
-        held as f64 / (self.slot_count * self.decoder.target().context_len()) as f64
+        let held: usize = busy.map(Sequence::cached_len).sum();
+        (held, self.slot_count * self.decoder.target().context_len())
     }
 }
 

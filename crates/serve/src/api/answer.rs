@@ -94,7 +94,7 @@ pub(crate) struct SpeculationMetrics {
 }
 
 /// What was drafted and how it was judged.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(crate) struct Speculation {
     /// Whether anything could be drafted.
     pub(crate) enabled: bool,
@@ -131,6 +131,11 @@ pub(crate) struct TracedPiece {
     pub(crate) text: String,
     /// `accepted` (drafted), `corrected` (where a draft was rejected) or `plain`.
     pub(crate) origin: &'static str,
+}
+
+/// The ids of tokens.
+pub(crate) fn token_ids(pieces: &[Piece]) -> Vec<u32> {
+    pieces.iter().map(|piece| piece.token.0).collect()
 }
 
 impl Trace {
@@ -224,6 +229,11 @@ impl ChatLogprobs {
 }
 
 impl CompletionLogprobs {
+    /// Characters of tokens by their names, as offsets count them.
+    pub(crate) fn offset_after(tokens: &[Token], tokenizer: &dyn Tokenizer) -> usize {
+        tokens.iter().map(|token| likely(*token, 0.0, tokenizer).token.chars().count()).sum()
+    }
+
     /// Of pieces that come after so many characters, which are counted on.
     pub(crate) fn new(pieces: &[Piece], tokenizer: &dyn Tokenizer, offset: &mut usize) -> Self {
         let mut all = Self::default();
@@ -289,6 +299,9 @@ pub(crate) struct ChatCompletion {
     pub(crate) head: Head,
     /// The answers.
     pub(crate) choices: Vec<ChatChoice>,
+    /// The prompt's tokens, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
     #[serde(flatten)]
     pub(crate) foot: Foot,
 }
@@ -345,6 +358,9 @@ pub(crate) struct ChatChoice {
     pub(crate) logprobs: Option<ChatLogprobs>,
     /// Why it ended.
     pub(crate) finish_reason: &'static str,
+    /// Its tokens, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<u32>>,
     /// Where its tokens come from, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) speculative: Option<Trace>,
@@ -371,6 +387,9 @@ pub(crate) struct ChatChunk {
     pub(crate) head: Head,
     /// Parts of the answers.
     pub(crate) choices: Vec<ChatChunkChoice>,
+    /// The prompt's tokens, at the beginning, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
     /// Tokens so far, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Usage>,
@@ -396,6 +415,9 @@ pub(crate) struct ChatChunkChoice {
     pub(crate) logprobs: Option<ChatLogprobs>,
     /// Why it ended, where it did.
     pub(crate) finish_reason: Option<&'static str>,
+    /// Its tokens, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<u32>>,
     /// Where its tokens come from, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) speculative: Option<Trace>,
@@ -447,6 +469,12 @@ pub(crate) struct CompletionChoice {
     pub(crate) logprobs: Option<CompletionLogprobs>,
     /// Why it ended, where it did.
     pub(crate) finish_reason: Option<&'static str>,
+    /// Its tokens, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<u32>>,
+    /// The prompt's tokens, likewise; in a stream, at the beginning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
     /// Where its tokens come from, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) speculative: Option<Trace>,

@@ -8,7 +8,7 @@ use forerun_decode::{ChatOptions, Fields, Message};
 
 use super::answer::{
     AnswerMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Delta,
-    Head, Trace,
+    Head, Trace, token_ids,
 };
 use super::error::{ApiError, ErrorBody};
 use super::extract::{Body, Shared};
@@ -49,8 +49,9 @@ pub(crate) async fn chat_completions(
     let stream = asked.about.stream;
     let object = if stream { "chat.completion.chunk" } else { "chat.completion" };
     let head = Head::new("chatcmpl-", object, asked.model.clone());
-    let texts = Texts::begin(&state, asked)?;
+    let mut texts = Texts::begin(&state, asked)?;
     if stream {
+        texts.begun().await?;
         return Ok(stream::respond(|sink| chunks(state, head, texts, calling, sink)));
     }
     whole(&state, head, texts, calling).await
@@ -159,6 +160,7 @@ async fn whole(
         ChatChoice {
             index,
             logprobs: about.logprobs.then(|| ChatLogprobs::new(&text.pieces, &*state.tokenizer)),
+            token_ids: about.token_ids.then(|| token_ids(&text.pieces)),
             speculative: about.trace.then(|| Trace::new(&text.pieces)),
             finish_reason: if tool_calls.is_empty() { reason } else { "tool_calls" },
             message: AnswerMessage { role: "assistant", content, refusal: None, tool_calls },
@@ -166,7 +168,8 @@ async fn whole(
     };
     let choices = all.into_iter().enumerate().map(choice).collect();
     let foot = about.foot(&texts.tallies);
-    Ok(Json(ChatCompletion { head, choices, foot }).into_response())
+    let prompt_token_ids = about.prompt_ids(0);
+    Ok(Json(ChatCompletion { head, choices, prompt_token_ids, foot }).into_response())
 }
 
 /// A chunk without anything but these parts.
@@ -174,6 +177,7 @@ fn chunk(head: &Head, choices: Vec<ChatChunkChoice>) -> ChatChunk {
     ChatChunk {
         head: head.clone(),
         choices,
+        prompt_token_ids: None,
         usage: None,
         timings: None,
         speculative: None,
@@ -183,16 +187,26 @@ fn chunk(head: &Head, choices: Vec<ChatChunkChoice>) -> ChatChunk {
 
 /// A part of an answer without anything but this.
 fn part(index: usize, delta: Delta) -> ChatChunkChoice {
-    ChatChunkChoice { index, delta, logprobs: None, finish_reason: None, speculative: None }
+    ChatChunkChoice {
+        index,
+        delta,
+        logprobs: None,
+        finish_reason: None,
+        token_ids: None,
+        speculative: None,
+    }
 }
 
 async fn chunks(state: Arc<State>, head: Head, mut texts: Texts, calling: Calling, sink: Sink) {
     let mut filters: Vec<tools::CallFilter> =
         (0..texts.about.choices).map(|_| calling.filter()).collect();
+    // What the client has of an answer it resumes went through a filter before.
+    filters.iter_mut().for_each(|it| it.push(&texts.about.resumed, &mut String::new()));
     for index in 0..texts.about.choices {
         let content = Some(String::new());
         let delta = Delta { role: Some("assistant"), content, ..Delta::default() };
         let mut first = chunk(&head, vec![part(index, delta)]);
+        first.prompt_token_ids = texts.about.prompt_ids(0);
         first.speculative = texts.about.trace.then(|| texts.about.speculation.clone());
         if !sink.send(&first).await {
             return;
@@ -212,11 +226,12 @@ async fn chunks(state: Arc<State>, head: Head, mut texts: Texts, calling: Callin
             None => Vec::new(),
         };
         let says = !content.is_empty() || !tool_calls.is_empty();
-        if says || about.trace || about.logprobs {
+        if says || about.trace || about.logprobs || about.token_ids {
             let content = (!content.is_empty()).then_some(content);
             let mut choice = part(index, Delta { role: None, content, tool_calls });
             choice.logprobs =
                 about.logprobs.then(|| ChatLogprobs::new(&progress.pieces, &*state.tokenizer));
+            choice.token_ids = about.token_ids.then(|| token_ids(&progress.pieces));
             choice.speculative = about.trace.then(|| Trace::new(&progress.pieces));
             let mut chunk = chunk(&head, vec![choice]);
             chunk.usage = about.continuous_usage.then(|| about.usage(&texts.tallies));

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use forerun_decode::{Special, Token};
 
-use super::answer::{Completion, CompletionChoice, CompletionLogprobs, Head, Trace};
+use super::answer::{Completion, CompletionChoice, CompletionLogprobs, Head, Trace, token_ids};
 use super::error::{ApiError, ErrorBody};
 use super::extract::{Body, Shared};
 use super::stream::{self, Sink};
@@ -43,8 +43,9 @@ pub(crate) async fn completions(
     let asked = off_thread(move || ask(&building, request)).await?;
     let head = Head::new("cmpl-", "text_completion", asked.model.clone());
     let stream = asked.about.stream;
-    let texts = Texts::begin(&state, asked)?;
+    let mut texts = Texts::begin(&state, asked)?;
     if stream {
+        texts.begun().await?;
         return Ok(stream::respond(|sink| chunks(state, head, texts, sink)));
     }
     whole(&state, head, texts).await
@@ -103,6 +104,8 @@ async fn whole(state: &State, head: Head, mut texts: Texts) -> Result<Response, 
         logprobs: about
             .logprobs
             .then(|| CompletionLogprobs::new(&text.pieces, &*state.tokenizer, &mut 0)),
+        token_ids: about.token_ids.then(|| token_ids(&text.pieces)),
+        prompt_token_ids: about.prompt_ids(index),
         speculative: about.trace.then(|| Trace::new(&text.pieces)),
         text: text.text,
         finish_reason: text.finish.map(finish_reason),
@@ -129,7 +132,8 @@ async fn chunks(state: Arc<State>, head: Head, mut texts: Texts, sink: Sink) {
         speculative: None,
         metrics: None,
     };
-    let mut offsets = vec![0; texts.about.choices];
+    let mut offsets = vec![texts.about.resumed_offset; texts.about.choices];
+    let mut begun = vec![false; texts.about.choices];
     while let Some(progress) = sink.next(&mut texts).await {
         let progress = match progress {
             Ok(progress) => progress,
@@ -141,12 +145,21 @@ async fn chunks(state: Arc<State>, head: Head, mut texts: Texts, sink: Sink) {
             CompletionLogprobs::new(&progress.pieces, &*state.tokenizer, &mut offsets[index])
         });
         let finish_reason = progress.finish.map(finish_reason);
-        let says = !text.is_empty() || finish_reason.is_some() || about.trace || about.logprobs;
-        if !says {
+        let says = !text.is_empty() || finish_reason.is_some();
+        if !says && !about.trace && !about.logprobs && !about.token_ids {
             continue;
         }
         let speculative = about.trace.then(|| Trace::new(&progress.pieces));
-        let choice = CompletionChoice { index, text, logprobs, finish_reason, speculative };
+        let first = !std::mem::replace(&mut begun[index], true);
+        let choice = CompletionChoice {
+            index,
+            text,
+            logprobs,
+            finish_reason,
+            token_ids: about.token_ids.then(|| token_ids(&progress.pieces)),
+            prompt_token_ids: about.prompt_ids(index).filter(|_| first),
+            speculative,
+        };
         let mut chunk = chunk(vec![choice]);
         chunk.usage = about.continuous_usage.then(|| about.usage(&texts.tallies));
         chunk.timings = about.timings.then(|| about.timings(&texts.tallies));

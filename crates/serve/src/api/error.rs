@@ -97,6 +97,13 @@ impl ApiError {
         Self { retry_after: Some(1), ..error }.coded("queue_full")
     }
 
+    /// There is no model yet; llama-server's words.
+    pub(crate) fn loading() -> Self {
+        let error =
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", "Loading model");
+        Self { retry_after: Some(1), ..error }.coded("loading_model")
+    }
+
     /// The server is stopping.
     pub(crate) fn stopping() -> Self {
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", Failure::Stopping);

@@ -8,20 +8,21 @@ use axum::http::{StatusCode, header};
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
-use crate::state::State;
+use crate::state::{Front, State};
 
-/// What all requests share.
+/// What all requests share, once there is a model.
 pub(crate) struct Shared(pub(crate) Arc<State>);
 
 impl<S> FromRequestParts<S> for Shared
 where
-    Arc<State>: FromRef<S>,
+    Arc<Front>: FromRef<S>,
     S: Send + Sync,
 {
     type Rejection = ApiError;
 
-    async fn from_request_parts(_: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
-        Ok(Self(Arc::from_ref(state)))
+    async fn from_request_parts(_: &mut Parts, front: &S) -> Result<Self, Self::Rejection> {
+        let front = Arc::<Front>::from_ref(front);
+        front.state.get().cloned().map(Self).ok_or_else(ApiError::loading)
     }
 }
 
@@ -30,14 +31,14 @@ pub(crate) struct Body<T>(pub(crate) T);
 
 impl<S, T> FromRequest<S> for Body<T>
 where
-    Arc<State>: FromRef<S>,
+    Arc<Front>: FromRef<S>,
     S: Send + Sync,
     T: DeserializeOwned,
 {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
-        let state = Arc::<State>::from_ref(state);
+    async fn from_request(request: Request, front: &S) -> Result<Self, Self::Rejection> {
+        let config = &Arc::<Front>::from_ref(front).config;
         let json = request.headers().get(header::CONTENT_TYPE).is_none_or(|kind| {
             let kind = kind.to_str().unwrap_or_default();
             let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -47,7 +48,7 @@ where
             let message = "the body must be JSON: send `Content-Type: application/json`";
             return Err(ApiError::body(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        let most = state.config.body_max;
+        let most = config.body_max;
         let too_large = || {
             let message = format!("the body is larger than {most} bytes (--max-body-size)");
             ApiError::body(StatusCode::PAYLOAD_TOO_LARGE, message)
@@ -58,7 +59,7 @@ where
             return Err(too_large());
         }
         let reading = axum::body::to_bytes(request.into_body(), most);
-        let bytes = match tokio::time::timeout(state.config.read_timeout, reading).await {
+        let bytes = match tokio::time::timeout(config.read_timeout, reading).await {
             Err(_) => return Err(ApiError::slow_body()),
             Ok(Err(error)) => {
                 let limit = std::error::Error::source(&error)

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::UNIX_EPOCH;
 use utoipa::ToSchema;
 
 use super::error::{ApiError, ErrorBody};
@@ -83,7 +84,7 @@ pub(crate) async fn model(
     known.then(|| Json(card(&state, &name))).ok_or_else(|| ApiError::no_model(&name, names))
 }
 
-/// Whether requests are taken.
+/// Whether requests are taken: not while the model is loaded, nor once the server is told to stop.
 #[utoipa::path(
     get,
     path = "/health",
@@ -96,13 +97,92 @@ pub(crate) async fn health(Shared(state): Shared) -> Result<Json<Value>, ApiErro
     }
 }
 
+/// Whether the process is of any use: also while it loads or drains, but not once its engine broke.
+#[utoipa::path(
+    get,
+    path = "/livez",
+    responses((status = 200, body = Value), (status = 503, body = ErrorBody))
+)]
+pub(crate) async fn alive(shared: Result<Shared, ApiError>) -> Result<Json<Value>, ApiError> {
+    let status = match shared {
+        Err(_) => "loading",
+        Ok(Shared(state)) if state.jobs.is_closed() => {
+            return Err(ApiError::internal("the engine's thread has ended: restart the server"));
+        }
+        Ok(Shared(state)) if state.stopping.load(Ordering::Relaxed) => "draining",
+        Ok(_) => "ok",
+    };
+    Ok(Json(json!({ "status": status })))
+}
+
+/// How busy the server is, by SGLang's names.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Loads {
+    /// When, in seconds since 1970.
+    timestamp: String,
+    dp_rank_count: usize,
+    loads: Vec<LoadSnapshot>,
+}
+
+/// How busy one engine is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LoadSnapshot {
+    dp_rank: usize,
+    /// Texts being made.
+    num_running_reqs: i64,
+    /// Texts that wait.
+    num_waiting_reqs: i64,
+    /// Both.
+    num_total_reqs: i64,
+    /// Tokens of them in the cache.
+    num_used_tokens: i64,
+    /// Tokens it holds.
+    max_total_num_tokens: usize,
+    /// The one over the other.
+    token_usage: f64,
+    /// Tokens a second, of late.
+    gen_throughput: f64,
+    /// Share of prompt tokens that were cached.
+    cache_hit_rate: f64,
+    /// Texts being made, of those that can be at once.
+    utilization: f64,
+    /// Texts that can be made at once.
+    max_running_requests: usize,
+}
+
+/// How busy the server is, for gateways.
+#[utoipa::path(
+    get,
+    path = "/v1/loads",
+    responses((status = 200, body = Loads), (status = 503, body = ErrorBody))
+)]
+pub(crate) async fn loads(Shared(state): Shared) -> Json<Loads> {
+    let levels = state.metrics.levels();
+    let now = crate::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let snapshot = LoadSnapshot {
+        dp_rank: 0,
+        num_running_reqs: levels.running,
+        num_waiting_reqs: levels.waiting,
+        num_total_reqs: levels.running + levels.waiting,
+        num_used_tokens: levels.held,
+        max_total_num_tokens: state.slot_count * state.context_len,
+        token_usage: levels.cache,
+        gen_throughput: levels.tokens_per_second,
+        cache_hit_rate: levels.hit_rate,
+        utilization: levels.running as f64 / state.slot_count as f64,
+        max_running_requests: state.slot_count,
+    };
+    let timestamp = format!("{:.3}", now.as_secs_f64());
+    Json(Loads { timestamp, dp_rank_count: 1, loads: vec![snapshot] })
+}
+
 /// The metrics, for Prometheus.
 #[utoipa::path(
     get,
     path = "/metrics",
     responses(
         (status = 200, body = String, content_type = "application/openmetrics-text"),
-        (status = 401, body = ErrorBody)
+        (status = 503, body = ErrorBody)
     )
 )]
 pub(crate) async fn metrics(Shared(state): Shared) -> impl IntoResponse {

@@ -82,6 +82,11 @@ macro_rules! request {
             pub(crate) prediction: Option<Prediction>,
             /// What is drafted and how drafts are judged.
             pub(crate) speculative: Option<Speculative>,
+            /// Whether the answer names its tokens and those of the prompt, as vLLM does.
+            pub(crate) return_token_ids: Option<bool>,
+            /// The answer's tokens so far, from a stream that broke off: this one goes on after
+            /// them. All else is to be as it was, the seed above all.
+            pub(crate) resume_token_ids: Option<Vec<u32>>,
             /// Whether every chunk says what it took.
             pub(crate) timings_per_token: Option<bool>,
             /// Whether what is cached of the prompt may be used; it always is.
@@ -124,6 +129,8 @@ macro_rules! request {
                     structured_outputs: self.structured_outputs.take(),
                     prediction: self.prediction.take(),
                     speculative: self.speculative.take().unwrap_or_default(),
+                    return_token_ids: self.return_token_ids.unwrap_or(false),
+                    resume_token_ids: self.resume_token_ids.take(),
                     timings_per_token: self.timings_per_token.unwrap_or(false),
                     cache_prompt: self.cache_prompt,
                     store: self.store,
@@ -191,6 +198,8 @@ pub(crate) struct Common {
     pub(crate) structured_outputs: Option<StructuredOutputs>,
     pub(crate) prediction: Option<Prediction>,
     pub(crate) speculative: Speculative,
+    pub(crate) return_token_ids: bool,
+    pub(crate) resume_token_ids: Option<Vec<u32>>,
     pub(crate) timings_per_token: bool,
     pub(crate) cache_prompt: Option<bool>,
     pub(crate) store: Option<bool>,

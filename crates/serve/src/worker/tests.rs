@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
 use forerun_decode::{
-    Constraint, ConstraintError, CostCurve, Costs, Engine, ModelDrafter, PredictedDrafter,
-    RuleChoice, Special, StopStrings, Token, TokenizeError, ToyEngine, ToyModel,
+    Constraint, ConstraintError, CostCurve, Costs, Engine, ModelDrafter, PredictedDrafter, Reading,
+    RuleChoice, Special, StopStrings, Token, TokenizeError, Tokenizer, ToyEngine, ToyModel,
 };
 
 use super::*;
@@ -56,10 +56,9 @@ impl Running {
         let costs = Costs { target: curve.clone(), drafters: vec![Some(curve), None] };
         let arms = [vec![0], vec![1], vec![0, 1]].map(|drafters| Arm { drafters, width: 1 });
         let controller = adaptive.then(|| Controller::new(costs, arms.to_vec(), 4));
-        let metrics = Arc::new(Metrics::new("toy"));
+        let metrics = Arc::new(Metrics::new("toy", 1536));
         let (jobs, queue) = mpsc::channel(64);
-        let worker =
-            Worker::new(decoder, controller, Arc::new(Letters), Arc::clone(&metrics), queue);
+        let worker = Worker::new(decoder, controller, Arc::clone(&metrics), queue);
         let abort = worker.abort();
         let thread = std::thread::spawn(move || worker.run());
         Self { jobs, abort, metrics, thread }
@@ -93,9 +92,10 @@ fn job(prompt: &str, len: usize, drafters: Vec<usize>) -> (Job, mpsc::Receiver<E
     let job = Job {
         choice: 0,
         prompt: Letters.tokenize(prompt, Special::AsText).unwrap(),
+        output: Vec::new(),
         output_len_max: len,
         sampling: Sampling { logit_bias: vec![never], ..Sampling::unshaped() },
-        stops: StopStrings::new(Vec::<String>::new()).unwrap(),
+        reading: Reading::new(Arc::new(Letters), &StopStrings::default()),
         seed: 7,
         constraint: None,
         logprobs: None,
