@@ -52,8 +52,8 @@ prove:
 bench *args:
     cargo bench -p forerun-verify --bench cost {{ args }}
 
-# All committed reports, made again; about three hours.
-reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths trees batches control
+# All committed reports but the server's, made again; about five hours.
+reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths trees batches control detections pairs claims
 
 # The cost of every rule: writes bench/verify/cost.md.
 cost:
@@ -104,7 +104,7 @@ detections *args:
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/certify/detections.py {{ args }}
 
 # What drafting gains on all pairs, an hour or more of an idle machine: writes bench/reports; then `just claims`.
-pairs limit="26m":
+pairs limit="20m":
     cargo build --release -p forerun
     bench/reports/make.sh "${CARGO_TARGET_DIR:-target}/release/forerun" {{ limit }}
 

@@ -110,17 +110,22 @@ def reader(way: Way, block: Block) -> type[FastHttpUser]:
             body = block.jobs.popleft() | way.extra
             started = time.perf_counter()
             events: list[tuple[float, bytes]] = []
-            status, error = 0, None
-            try:
-                path = "/v1/chat/completions"
-                with self.client.post(path, json=body, stream=True, catch_response=True) as answer:
-                    status = answer.status_code
-                    # Events are only noted here; to take them apart would delay the next.
-                    while line := answer.stream.readline(b"\n\n") if status == 200 else b"":
-                        events.append((time.perf_counter() - started, line))
-                    answer.success() if status == 200 else answer.failure(f"status {status}")
-            except Exception as broken:  # Whatever breaks a request is a reading too.
-                error = repr(broken)
+            # A server may close a line after an answer (llama-server does): the next request on it fails before it
+            # is sent, and is sent again.
+            for _ in range(2):
+                status, error = 0, None
+                try:
+                    path = "/v1/chat/completions"
+                    with self.client.post(path, json=body, stream=True, catch_response=True) as answer:
+                        status = answer.status_code
+                        # Events are only noted here; to take them apart would delay the next.
+                        while line := answer.stream.readline(b"\n\n") if status == 200 else b"":
+                            events.append((time.perf_counter() - started, line))
+                        answer.success() if status == 200 else answer.failure(f"status {status}")
+                except Exception as broken:  # Whatever breaks a request is a reading too.
+                    error = repr(broken)
+                if status:
+                    break
             ended = time.perf_counter()
             about = {"status": status, "error": error, "ended": ended, "seconds": ended - started}
             block.read({"events": events, **about})

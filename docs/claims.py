@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Writes what the README claims about speed, from the reports of `forerun bench` in bench/reports.
+
+Without arguments it writes the README's table and docs/speedups.svg; with --check it changes nothing and fails
+where they are not what the reports say. CI runs it so.
+"""
+
+import argparse
+import json
+import sys
+import textwrap
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- speed: written by docs/claims.py -->", "<!-- end of speed -->"
+# One row of the table and of the picture for each pair and temperature; the columns in this order. What the
+# controller does is shown for itself, whatever the rule.
+CONTROLLER = "controller"
+COLUMNS = {
+    CONTROLLER: "#1c2024",
+    "block": "#0b5fa5",
+    "pooled": "#1a7f45",
+}
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """A figure and its 95 % interval."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f"{self.value:.2f}"
+        return f"{self.value:.2f} ({self.low:.2f}–{self.high:.2f})"
+
+
+@dataclass
+class Row:
+    """What one drafter gains at one temperature."""
+
+    report: str
+    target: str
+    drafter: str
+    temperature: float
+    plain: float
+    speedups: dict[str, Speedup]
+    tokens: dict[str, float]
+
+
+def rows(report: dict[str, Any], name: str) -> list[Row]:
+    """The rows of a report: of settings that differ in length or paths, the fastest of each column."""
+    settings = {setting["name"]: setting for setting in report["config"]["settings"]}
+    cells = [cell for cell in report["cells"] if cell["task"] is None]
+    target = report["config"]["target"]["name"].removesuffix(".gguf")
+    plain = {c["temperature"]: c["tokens_per_second"] for c in cells if not settings[c["setting"]]["drafters"]}
+    found: dict[tuple[str, float], Row] = {}
+    for cell in cells:
+        setting, speedup = settings[cell["setting"]], cell["speedup"]
+        column = CONTROLLER if setting["adaptive"] else setting["rule"]
+        if not setting["drafters"] or speedup is None or column not in COLUMNS:
+            continue
+        drafter = " + ".join(setting["drafters"]).replace(".gguf", "")
+        at = cell["temperature"]
+        row = found.setdefault((drafter, at), Row(name, target, drafter, at, plain[at], {}, {}))
+        figure = Speedup(speedup["value"], speedup["low"], speedup["high"])
+        if column not in row.speedups or figure.value > row.speedups[column].value:
+            row.speedups[column] = figure
+            row.tokens[column] = cell["block_efficiency"]
+    return sorted(found.values(), key=lambda row: (row.drafter, row.temperature))
+
+
+def table(all_rows: list[Row]) -> str:
+    """The README's table."""
+    head = "| target | drafter | T | plain, tokens/s | " + " | ".join(COLUMNS) + " | tokens per round, block |"
+    lines = [head, "|---|---|--:|--:|" + "--:|" * (len(COLUMNS) + 1)]
+    for row in all_rows:
+        cells = [str(row.speedups.get(column, "–")) for column in COLUMNS]
+        target = f"[{row.target}](bench/reports/{row.report}.html)"
+        tokens = f"{row.tokens['block']:.2f}" if "block" in row.tokens else "–"
+        about = [target, row.drafter, f"{row.temperature:g}", f"{row.plain:.1f}", *cells, tokens]
+        lines.append("| " + " | ".join(about) + " |")
+    return "\n".join(lines)
+
+
+def section(reports: dict[str, dict[str, Any]]) -> str:
+    """What stands between the marks in the README."""
+    all_rows = [row for name, report in reports.items() for row in rows(report, name)]
+    machines = {f"{it['config']['machine']['processor']}, {it['config']['machine']['threads']} threads" for it in reports.values()}
+    tasks = sorted({prompt["task"] for report in reports.values() for prompt in report["config"]["prompts"][: report["prompts"]]})
+    about = f"""Speed-up over plain decoding of the same prompts in the same run, with 95 % intervals. *controller*: Forerun decides
+        how much is drafted, as it does unless told otherwise. *block* and *pooled*: four tokens are drafted whether that pays
+        or not, on one path and on two, and judged by that rule; the reports have the other rules. Tasks: {", ".join(tasks)}.
+        Machine: {"; ".join(sorted(machines))}. "Grown" targets are SmolLM2 made deeper by blocks that change nothing, "pruned"
+        drafters the same with blocks left out ([models/README.md](models/README.md)): real weights, made-up sizes. Made by
+        `just pairs`."""
+    return f"""{textwrap.fill(" ".join(about.split()), 120)}
+
+{table(all_rows)}
+
+![The same as a picture](docs/speedups.svg)"""
+
+
+def picture(reports: dict[str, dict[str, Any]]) -> str:
+    """Points with their intervals, a group for each pair and temperature."""
+    all_rows = [row for name, report in reports.items() for row in rows(report, name)]
+    groups = [(row, [(column, row.speedups[column]) for column in COLUMNS if column in row.speedups]) for row in all_rows]
+    most = max([2.0] + [it.high or it.value for _, points in groups for _, it in points])
+    width, left, line, y = 720, 120, 22, 36
+    scale = (width - left - 150) / most
+    parts: list[str] = []
+    for row, points in groups:
+        y += 12
+        parts.append(f'<text x="8" y="{y}" class="head">{escape(row.target)} ← {escape(row.drafter)}, T = {row.temperature:g}</text>')
+        for column, it in points:
+            y += line
+            x = left + scale * it.value
+            low, high = (left + scale * (end if end is not None else it.value) for end in (it.low, it.high))
+            parts.append(f'<text x="{left - 10}" y="{y + 4}" text-anchor="end">{column}</text>')
+            parts.append(f'<path d="M{low:.1f} {y}H{high:.1f}" stroke="{COLUMNS[column]}" stroke-width="2"/>')
+            parts.append(f'<circle cx="{x:.1f}" cy="{y}" r="4" fill="{COLUMNS[column]}"/>')
+            parts.append(f'<text x="{width - 8}" y="{y + 4}" text-anchor="end">{it}</text>')
+        y += line
+    one = left + scale
+    height = y + 8
+    style = "text{font:14px system-ui,sans-serif;fill:#1c2024}.head{font-weight:600}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">\n'
+        f"<title>Speed-up over plain decoding, with 95 % intervals</title>\n<style>{style}</style>\n"
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
+        f'<text x="{one:.1f}" y="18" text-anchor="middle">1 = plain decoding</text>\n'
+        f'<path d="M{one:.1f} 24V{height}" stroke="#60676e" stroke-dasharray="4 4"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail where something differs")
+    check = parser.parse_args().check
+    files = sorted((REPOSITORY / "bench/reports").glob("*.json"))
+    reports = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    readme = REPOSITORY / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        sys.exit(f"README.md has no {BEGIN} … {END}")
+    wanted = {readme: f"{before}{BEGIN}\n{section(reports)}\n{END}{after}", REPOSITORY / "docs/speedups.svg": picture(reports)}
+    stale = [path for path, now in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != now]
+    if check and stale:
+        names = ", ".join(str(path.relative_to(REPOSITORY)) for path in stale)
+        sys.exit(f"{names}: not what bench/reports says; run `just claims`")
+    for path in [] if check else stale:
+        path.write_text(wanted[path], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
