@@ -49,9 +49,9 @@ impl Cached {
         self.extended(0, &from.trunk[..len], &[]);
     }
 
-    /// Tokens of the trunk.
-    pub(crate) fn trunk_len(&self) -> usize {
-        self.trunk.len()
+    /// The trunk.
+    pub(crate) fn trunk(&self) -> &[Token] {
+        &self.trunk
     }
 
     /// The node that follows `parent` with `token`; nodes count from 1.

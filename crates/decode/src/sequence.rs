@@ -218,9 +218,9 @@ impl Sequence {
         self.tokens.len() - self.cached.reuse(&self.tokens).len
     }
 
-    /// How many tokens its slot holds.
-    pub fn cached_len(&self) -> usize {
-        self.cached.trunk_len()
+    /// The tokens its slot holds.
+    pub fn cached_tokens(&self) -> &[Token] {
+        self.cached.trunk()
     }
 
     /// The slot whose cache it uses.

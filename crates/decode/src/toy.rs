@@ -91,6 +91,13 @@ impl ToyEngine {
         self
     }
 
+    /// An engine that holds this many paths of a text.
+    #[must_use]
+    pub fn paths(mut self, count: usize) -> Self {
+        self.paths_max = count;
+        self
+    }
+
     /// Fails once, after this many passes.
     #[must_use]
     pub fn failing(mut self, passes: usize, error: EngineError) -> Self {

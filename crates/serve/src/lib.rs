@@ -5,10 +5,12 @@
 //! checked (`api`), turned into jobs where every default is decided (`ask`), and put into a bounded
 //! queue; what the engine's thread gives comes back over a bounded channel.
 //!
-//! Nothing here knows llama.cpp: an [`Engine`] is handed in whole.
+//! Nothing here knows llama.cpp: an [`Engine`] is handed in whole. A [`Server`] speaks HTTP; a [`Host`] is
+//! the same engine's thread for a front of another kind.
 
 mod api;
 mod ask;
+mod host;
 mod job;
 mod metrics;
 mod resume;
@@ -18,8 +20,10 @@ mod state;
 mod texts;
 mod worker;
 
+pub use host::{Host, HostError, HostLoad, TokenChunk, TokenRequest, TokenStream};
 pub use serve::{ServeError, Server};
 pub use state::{DraftDefaults, DrafterInfo, Engine, ModelInfo, ServeConfig};
+pub use worker::CacheWatch;
 
 /// What the clock says.
 #[expect(clippy::disallowed_methods, reason = "answers are dated, and templates may ask")]

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forerun_grammar::GrammarEnv;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use crate::api;
 use crate::metrics::Metrics;
 use crate::state::{Engine, Front, ServeConfig, State};
-use crate::worker::Worker;
+use crate::worker::{CacheWatch, Worker};
 
 /// Once texts were broken off, how long their clients have to read that.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -88,40 +89,8 @@ impl Server {
     /// Where the vocabulary cannot be used for grammars.
     pub fn run(self, engine: Engine) -> Result<(), ServeError> {
         let Self { runtime, front, serving, .. } = self;
-        let config = front.config.clone();
-        let grammar = GrammarEnv::new(&*engine.tokenizer)
-            .map_err(|error| ServeError::Grammar(error.to_string()))?;
-        let target = engine.decoder.target();
-        let (context_len, slot_count) = (target.context_len(), target.slot_count());
-        let metrics = Metrics::new(&engine.model.names[0], slot_count * context_len);
-        let metrics = Arc::new(metrics);
-        let places = slot_count.saturating_add(config.queue_max);
-        let places = u32::try_from(places).unwrap_or(u32::MAX);
-        let (sender, jobs) = mpsc::channel(places as usize);
-        let paths_max = target.paths_max();
-        let worker = Worker::new(engine.decoder, engine.controller, Arc::clone(&metrics), jobs);
-        let abort = worker.abort();
-        let state = State {
-            context_len,
-            slot_count,
-            paths_max,
-            tokenizer: engine.tokenizer,
-            template: engine.template,
-            template_source: engine.template_source,
-            grammar,
-            sampling: engine.sampling,
-            drafts: engine.drafts,
-            model: engine.model,
-            metrics,
-            jobs: sender,
-            places: Arc::new(Semaphore::new(places as usize)),
-            place_count: places,
-            stopping: false.into(),
-            abort: Arc::clone(&abort),
-            config,
-        };
-        let thread = std::thread::Builder::new().name("engine".to_owned());
-        let thread = thread.spawn(move || worker.run()).map_err(ServeError::Threads)?;
+        let (state, thread) = start(engine, front.config.clone(), None)?;
+        let abort = Arc::clone(&state.abort);
         let _ = front.state.set(Arc::new(state));
         tracing::info!("ready");
         let served = runtime.block_on(serving);
@@ -134,6 +103,47 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// Starts the thread that owns the engine; gives what requests to it share.
+pub(crate) fn start(
+    engine: Engine,
+    config: ServeConfig,
+    watch: Option<Box<dyn CacheWatch>>,
+) -> Result<(State, JoinHandle<()>), ServeError> {
+    let grammar = GrammarEnv::new(&*engine.tokenizer)
+        .map_err(|error| ServeError::Grammar(error.to_string()))?;
+    let target = engine.decoder.target();
+    let (context_len, slot_count) = (target.context_len(), target.slot_count());
+    let paths_max = target.paths_max();
+    let metrics = Arc::new(Metrics::new(&engine.model.names[0], slot_count * context_len));
+    let places = slot_count.saturating_add(config.queue_max);
+    let places = u32::try_from(places).unwrap_or(u32::MAX);
+    let (sender, jobs) = mpsc::channel(places as usize);
+    let worker = Worker::new(engine.decoder, engine.controller, Arc::clone(&metrics), jobs);
+    let worker = worker.watched(watch);
+    let state = State {
+        context_len,
+        slot_count,
+        paths_max,
+        tokenizer: engine.tokenizer,
+        template: engine.template,
+        template_source: engine.template_source,
+        grammar,
+        sampling: engine.sampling,
+        drafts: engine.drafts,
+        model: engine.model,
+        metrics,
+        jobs: sender,
+        places: Arc::new(Semaphore::new(places as usize)),
+        place_count: places,
+        stopping: false.into(),
+        abort: worker.abort(),
+        config,
+    };
+    let thread = std::thread::Builder::new().name("engine".to_owned());
+    let thread = thread.spawn(move || worker.run()).map_err(ServeError::Threads)?;
+    Ok((state, thread))
 }
 
 /// Serves connections until told to stop and all texts have ended, then lets connections end.

@@ -43,7 +43,7 @@ impl Idle {
         let shares = |at: &usize| self.0[*at].shares(&prompt);
         let best = (0..self.0.len()).max_by_key(shares)?;
         // A slot most of whose text goes on is the place; another's text would be thrown away.
-        let goes_on = 2 * self.0[best].shares(&prompt) >= self.0[best].cached_len();
+        let goes_on = 2 * self.0[best].shares(&prompt) >= self.0[best].cached_tokens().len();
         let mut sequence = self.0.remove(if goes_on { best } else { 0 })?;
         sequence.resume(prompt, output, output_len_max);
         let most = |other: &&Sequence| other.shares(sequence.tokens());

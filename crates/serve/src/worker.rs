@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use forerun_decode::{
     Arm, Commit, Controller, Decoder, Drafts, Finish, Generation, Load, Plan, Round, Sampling,
-    Sequence, Slot, Times,
+    Sequence, Slot, Times, Token,
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -46,6 +46,13 @@ pub(crate) struct Worker {
     slot_count: usize,
     /// Which drafters are models.
     models: Vec<bool>,
+    watch: Option<Box<dyn CacheWatch>>,
+}
+
+/// Is told what the target's cache holds, for routers that send requests where their beginning is.
+pub trait CacheWatch: Send {
+    /// A slot holds these tokens now.
+    fn holds(&mut self, slot: Slot, tokens: &[Token]);
 }
 
 /// A text being made.
@@ -100,7 +107,14 @@ impl Worker {
             active: Vec::new(),
             slot_count,
             models,
+            watch: None,
         }
+    }
+
+    /// With somebody who is told what the cache holds.
+    pub(crate) fn watched(mut self, watch: Option<Box<dyn CacheWatch>>) -> Self {
+        self.watch = watch;
+        self
     }
 
     /// The flag that breaks off all texts.
@@ -114,6 +128,7 @@ impl Worker {
             self.drop_the_late();
             self.admit();
             self.round();
+            self.tell();
             self.metrics.show(self.active.len(), self.cache_use());
         }
     }
@@ -432,11 +447,20 @@ impl Worker {
         self.idle.put(sequence);
     }
 
+    /// Tells what the slots of texts in the making hold; those of others hold what they did.
+    fn tell(&mut self) {
+        let Some(watch) = &mut self.watch else { return };
+        for text in &self.active {
+            let sequence = text.generation.sequence();
+            watch.holds(sequence.slot(), sequence.cached_tokens());
+        }
+    }
+
     /// Tokens of the target's cache in use, and all it holds. What ended texts left there gives way to
     /// others, so it is no load: gateways turn away from a server whose cache is full.
     fn cache_use(&self) -> (usize, usize) {
         let busy = self.active.iter().map(|text| text.generation.sequence());
-        let held: usize = busy.map(Sequence::cached_len).sum();
+        let held: usize = busy.map(|it| it.cached_tokens().len()).sum();
         (held, self.slot_count * self.decoder.target().context_len())
     }
 }
@@ -484,4 +508,4 @@ pub(crate) fn finish_reason(finish: Finish) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -287,7 +287,7 @@ impl Drafter for ModelDrafter {
         let (from_index, to_index) = (from.0 as usize, to.0 as usize);
         let Some(Held { start: 0, cached }) = self.slots.get(from_index) else { return };
         // In a vocabulary of its own a text has another length.
-        let len = len.min(cached.trunk_len());
+        let len = len.min(cached.trunk().len());
         if self.translation.is_none() && len > 0 && self.engine.copy(from, to, len) {
             let mut copied = Cached::default();
             copied.copied(cached, len);
@@ -308,7 +308,7 @@ impl Drafter for ModelDrafter {
         let held = match (start, &self.translation) {
             (0, None) => cached.reuse(tokens).len,
             // Near enough: a text in two vocabularies is about as long in both.
-            (0, Some(_)) => cached.trunk_len(),
+            (0, Some(_)) => cached.trunk().len(),
             _ => 0,
         };
         tokens.len().saturating_sub(held)

@@ -136,6 +136,11 @@ impl ApiError {
         self
     }
 
+    /// Whether the request is at fault, and would be again.
+    pub(crate) fn is_of_request(&self) -> bool {
+        self.status.is_client_error() && self.status != StatusCode::TOO_MANY_REQUESTS
+    }
+
     /// What a client reads, for a stream that has begun.
     pub(crate) fn body_only(self) -> ErrorBody {
         ErrorBody { error: self.body }

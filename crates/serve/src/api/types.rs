@@ -184,7 +184,7 @@ request! {
 }
 
 /// What all requests have in common.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Common {
     pub(crate) model: Option<String>,
     pub(crate) stream: bool,
@@ -206,7 +206,7 @@ pub(crate) struct Common {
 }
 
 /// How tokens are drawn, as far as the request says.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shape {
     pub(crate) logit_bias: BTreeMap<String, f32>,
     pub(crate) temperature: Option<f32>,

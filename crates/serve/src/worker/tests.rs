@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
 use forerun_decode::{
-    Constraint, ConstraintError, CostCurve, Costs, Engine, ModelDrafter, PredictedDrafter, Reading,
-    RuleChoice, Special, StopStrings, Token, TokenizeError, Tokenizer, ToyEngine, ToyModel,
+    Constraint, ConstraintError, CostCurve, Costs, Drafter, Engine, ModelDrafter, PredictedDrafter,
+    Reading, RuleChoice, Special, StopStrings, Token, TokenizeError, Tokenizer, ToyEngine,
+    ToyModel,
 };
 
 use super::*;
@@ -14,7 +15,7 @@ const VOCAB: usize = 6;
 const END: Token = Token(5);
 
 /// Tokens are the letters a to e, and an end.
-struct Letters;
+pub(crate) struct Letters;
 
 impl Tokenizer for Letters {
     fn vocab_len(&self) -> usize {
@@ -34,9 +35,25 @@ impl Tokenizer for Letters {
     }
 }
 
-fn toy(seed: u64) -> Box<dyn Engine> {
+pub(crate) fn toy(seed: u64, paths_max: usize) -> Box<dyn Engine> {
     let model = ToyModel { vocab_len: VOCAB, order: 3, seed, spread: 2.0 };
-    Box::new(ToyEngine::new(model, 512).slots(3))
+    Box::new(ToyEngine::new(model, 512).slots(3).paths(paths_max))
+}
+
+/// A worker that nobody runs, and where its jobs would go.
+fn worker(adaptive: bool, paths_max: usize) -> (Worker, mpsc::Sender<Vec<Job>>, Arc<Metrics>) {
+    let drafter = Box::new(ModelDrafter::new(toy(2, paths_max)));
+    let drafters: Vec<Box<dyn Drafter>> = vec![drafter, Box::new(PredictedDrafter::default())];
+    let decoder = Decoder::new(toy(1, paths_max), drafters).unwrap();
+    let curve = CostCurve::new([(1, 1e-4), (64, 2e-4)]);
+    // Cheap enough to be tried whatever comes of it.
+    let cheap = CostCurve::new([(1, 1e-6), (64, 2e-6)]);
+    let costs = Costs { target: curve, drafters: vec![Some(cheap), None] };
+    let arms = [vec![0], vec![1], vec![0, 1]].map(|drafters| Arm { drafters, width: 1 });
+    let controller = adaptive.then(|| Controller::new(costs, arms.to_vec(), 4));
+    let metrics = Arc::new(Metrics::new("toy", 1536));
+    let (jobs, queue) = mpsc::channel(64);
+    (Worker::new(decoder, controller, Arc::clone(&metrics), queue), jobs, metrics)
 }
 
 /// A server's thread, and where its jobs go.
@@ -49,16 +66,11 @@ struct Running {
 
 impl Running {
     fn start(adaptive: bool) -> Self {
-        let drafter = Box::new(ModelDrafter::new(toy(2)));
-        let decoder =
-            Decoder::new(toy(1), vec![drafter, Box::new(PredictedDrafter::default())]).unwrap();
-        let curve = CostCurve::new([(1, 1e-4), (64, 2e-4)]);
-        let costs = Costs { target: curve.clone(), drafters: vec![Some(curve), None] };
-        let arms = [vec![0], vec![1], vec![0, 1]].map(|drafters| Arm { drafters, width: 1 });
-        let controller = adaptive.then(|| Controller::new(costs, arms.to_vec(), 4));
-        let metrics = Arc::new(Metrics::new("toy", 1536));
-        let (jobs, queue) = mpsc::channel(64);
-        let worker = Worker::new(decoder, controller, Arc::clone(&metrics), queue);
+        Self::with_paths(adaptive, 8)
+    }
+
+    fn with_paths(adaptive: bool, paths_max: usize) -> Self {
+        let (worker, jobs, metrics) = worker(adaptive, paths_max);
         let abort = worker.abort();
         let thread = std::thread::spawn(move || worker.run());
         Self { jobs, abort, metrics, thread }
@@ -300,4 +312,32 @@ fn predictions_are_counted() {
     assert!(predicted.tally.predicted >= 27, "{}", predicted.tally.predicted);
     assert!(predicted.rounds < 15, "{}", predicted.rounds);
     server.stop();
+}
+
+#[test]
+fn texts_that_still_read_count_as_load() {
+    let (mut worker, _jobs, _) = worker(true, 1);
+    for prompt in ["abc", &"abcde".repeat(40)] {
+        let (job, _events) = job(prompt, 10, vec![0]);
+        worker.waiting.push_back(job);
+    }
+    worker.admit();
+    // To whom it is one that speaks, the other is a text beside it that soon will too.
+    assert_eq!(worker.share_out().sequences, 1);
+    assert_eq!(worker.active[0].part, Part::Speaks);
+    assert!(matches!(worker.active[1].part, Part::Reads(_)));
+}
+
+#[test]
+fn with_cells_of_their_own_nobody_drafts_unless_all_do() {
+    for (paths_max, beside) in [(1, 0), (8, 1)] {
+        let server = Running::with_paths(true, paths_max);
+        let (plain, mut plain_events) = job("abc", 480, vec![]);
+        server.send(plain);
+        plain_events.blocking_recv().unwrap();
+        let drafted = server.text("cab", 60, vec![0]).tally.stats.drafted;
+        drop(plain_events);
+        assert_eq!(drafted.min(1), beside, "{drafted} tokens drafted where {paths_max} paths fit");
+        server.stop();
+    }
 }
