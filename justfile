@@ -103,6 +103,11 @@ detections *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/certify/detections.py {{ args }}
 
+# llama.cpp's server with speculation and without (LLAMA_SERVER names its binary): writes bench/certify/llama-server.html.
+certify-llama-server:
+    cargo build --release -p forerun
+    bench/certify/llama-server.sh "${CARGO_TARGET_DIR:-target}/release/forerun"
+
 # What drafting gains on all pairs, an hour or more of an idle machine: writes bench/reports; then `just claims`.
 pairs limit="20m":
     cargo build --release -p forerun
