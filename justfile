@@ -117,6 +117,16 @@ pairs limit="20m":
 claims *args:
     python3 docs/claims.py {{ args }}
 
+# A measured fleet beside a simulated one, a quarter of an hour of an idle machine: writes bench/fleet/validation.md.
+fleet *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/fleet/validate.py {{ args }}
+
+# The tables of docs/scale.md, from bench/reports; `just scale --check` fails where they say something else.
+scale *args:
+    cargo build -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/debug/forerun" python3 docs/scale.py {{ args }}
+
 # Plain against drafted decoding on a real model, 20,000 texts in all: writes bench/decode/two-sample.md.
 two-sample samples="5000":
     FORERUN_SAMPLES={{ samples }} FORERUN_WRITE_REPORTS=1 \

@@ -18,6 +18,7 @@ mod machine;
 mod prompts;
 mod report;
 mod serve;
+mod simulate;
 mod stream;
 mod template;
 mod terminal;
@@ -51,6 +52,8 @@ enum Command {
     Bench(Box<bench::BenchFlags>),
     /// Prove that speculation leaves the output alone, on your model or any server
     Certify(Box<certify::CertifyFlags>),
+    /// Say what a fleet of replicas would do, from what one was measured to do
+    Simulate(Box<simulate::SimulateFlags>),
 }
 
 fn main() -> ExitCode {
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Tune(flags) => flags.run(),
         Command::Bench(flags) => flags.run(),
         Command::Certify(flags) => flags.run(),
+        Command::Simulate(flags) => flags.run(),
     };
     result.unwrap_or_else(|error| failed(&error))
 }
