@@ -108,7 +108,7 @@ certify-llama-server:
     cargo build --release -p forerun
     bench/certify/llama-server.sh "${CARGO_TARGET_DIR:-target}/release/forerun"
 
-# What drafting gains on all pairs, an hour or more of an idle machine: writes bench/reports; then `just claims`.
+# What drafting gains on all pairs, three quarters of an hour of an idle machine: writes bench/reports; then `just claims`.
 pairs limit="20m":
     cargo build --release -p forerun
     bench/reports/make.sh "${CARGO_TARGET_DIR:-target}/release/forerun" {{ limit }}

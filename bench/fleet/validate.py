@@ -214,11 +214,11 @@ def row(users: int, mode: str, real: Figures, model: Figures) -> tuple[str, bool
     return text + f"| {'yes' if fine else '**no**'} |\n", fine
 
 
-def write(rows: list[tuple[str, bool]], ways: tuple[float, float], warm_up: float, seconds: float) -> None:
+def write(rows: list[tuple[str, bool]], ways: tuple[float, float], warm_up: float, seconds: float, profile: str) -> None:
     text = f"""# A simulated fleet against a measured one
 
 Made by `just fleet` on {time.strftime("%Y-%m-%d", time.gmtime())}: {REPLICAS} replicas with one thread and {SLOTS} slots each behind SMG on one
-machine of {os.cpu_count()} threads. Target {TARGET}, drafter {DRAFT} ("grown": made deeper by blocks that change nothing). Users
+machine of {os.cpu_count()} threads, a {profile} build. Target {TARGET}, drafter {DRAFT} ("grown": made deeper by blocks that change nothing). Users
 ask one request after the other for {seconds:.0f} s, of which the first {warm_up:.0f} do not count; answers of {OUTPUT_LEN} tokens at temperature 1.
 *Drafts*: `off`, or `fixed` at {DRAFT_LEN}, judged by block. The simulator knows what `forerun bench` measured on both cores at once, and the
 lengths of the prompts. Aim: tokens a second and the 99th percentile of request times within {100 * TOLERANCE:.0f} %.
@@ -240,6 +240,7 @@ def main() -> None:
     arguments = parser.parse_args()
     RAW.mkdir(parents=True, exist_ok=True)
     report = arguments.passes or measure_passes(arguments.bench_seconds)
+    profile = json.loads(report.read_text(encoding="utf-8"))["config"]["build"]["profile"]
     warm_up = 0.2 * arguments.seconds
     flags = ["-m", str(server.MODELS / TARGET), "-md", str(server.MODELS / DRAFT), "-t", "1", "-np", str(SLOTS)]
     flags += ["-c", str(CONTEXT_LEN), "-a", "fleet"]
@@ -261,7 +262,7 @@ def main() -> None:
                     real = figures(requests, warm_up, arguments.seconds)
                     rows.append(row(users, mode, real, simulated(report, users, lengths, shared)[mode]))
                     print(rows[-1][0], end="", flush=True)
-                    write(rows, ways, warm_up, arguments.seconds)
+                    write(rows, ways, warm_up, arguments.seconds, profile)
     if not all(fine for _, fine in rows):
         sys.exit("some figures are further off than that")
 

@@ -260,16 +260,21 @@ impl Report {
         let setting = |cell: &Cell| settings.iter().find(|it| it.name == cell.setting);
         let speed = |cell: &Cell| cell.speedup.as_ref().map_or(0.0, |it| it.value);
         // The simulated replica drafts one path of a fixed length.
-        let usable = |cell: &&Cell| {
-            let simple = |it: &Setting| it.drafters.len() == 1 && it.paths == 1 && !it.adaptive;
-            setting(cell).is_some_and(simple) && name.is_none_or(|name| cell.setting == name)
+        let simple = |cell: &Cell| {
+            let fits = |it: &Setting| it.drafters.len() == 1 && it.paths == 1 && !it.adaptive;
+            setting(cell).is_some_and(fits)
         };
+        let usable = |cell: &&Cell| simple(cell) && name.is_none_or(|name| cell.setting == name);
         let cells = self.cells.iter().filter(all).filter(usable);
         let Some(cell) = cells.max_by(|one, other| speed(one).total_cmp(&speed(other))) else {
+            let of = |cell: &Cell| format!("{:?} at {}", cell.setting, cell.temperature);
+            let has = self.cells.iter().filter(|cell| cell.task.is_none() && simple(cell));
+            let has: Vec<String> = has.map(of).collect();
             bail!(
-                "the report has no setting{} with one path of one drafter and a fixed length at \
-                 temperature {temperature}",
-                name.map(|name| format!(" {name:?}")).unwrap_or_default()
+                "the report has no such setting with one path of one drafter and a fixed length: \
+                 choose by --setting and --temp among {}, or make one with `forerun bench \
+                 --verify block`",
+                if has.is_empty() { "none".to_owned() } else { has.join(", ") }
             );
         };
         let target = self.curve("target").context("the report has no cost curve of the target")?;

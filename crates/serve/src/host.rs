@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use forerun_decode::{Finish, TokenLogprob};
 use forerun_grammar::Form;
 
+use crate::api::answer::token_ids;
 use crate::api::error::ApiError;
 use crate::api::types::{Common, Shape};
 use crate::ask::Wanted;
@@ -170,7 +171,7 @@ impl TokenStream {
             Ok(progress) => progress,
             Err(error) => return Some(Err(error.into())),
         };
-        let tokens = progress.pieces.iter().map(|piece| piece.token.0).collect();
+        let tokens = token_ids(&progress.pieces);
         let logprobs = progress.pieces.into_iter().filter_map(|piece| piece.logprob).collect();
         Some(Ok(TokenChunk { tokens, logprobs, finish: progress.finish }))
     }

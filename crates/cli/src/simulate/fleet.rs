@@ -92,7 +92,6 @@ struct User {
     said: usize,
     /// Where it was last.
     replica: Option<usize>,
-    output: usize,
     asked: f64,
 }
 
@@ -264,7 +263,6 @@ impl Run<'_> {
         let known = &mut self.users[user];
         let prompt = if known.turn == 0 { prompt } else { known.said + prompt - self.work.shared };
         known.said = prompt + output;
-        known.output = output;
         Text::new(user, known.asked, prompt, output)
     }
 

@@ -137,12 +137,13 @@ impl Replica {
         self.active.len() + self.waiting.len()
     }
 
-    /// Takes a request; `shared` tokens are the beginning of every prompt.
+    /// Takes a request.
     pub(super) fn take(&mut self, text: Text) {
         self.waiting.push_back(text);
     }
 
-    /// Begins a round; gives how long it takes, or nothing where there is nothing to do.
+    /// Begins a round; gives how long it takes, or nothing where there is nothing to do. All prompts
+    /// begin with the same `shared` tokens.
     pub(super) fn begin(
         &mut self,
         pair: &Pair,
