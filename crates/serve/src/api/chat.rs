@@ -221,9 +221,10 @@ async fn chunks(state: Arc<State>, head: Head, mut texts: Texts, calling: Callin
         let filter = &mut filters[index];
         let mut content = String::new();
         progress.pieces.iter().for_each(|piece| filter.push(&piece.text, &mut content));
+        // Calls come with the last tokens; where only the end was lost, the client has them.
         let tool_calls = match progress.finish {
-            Some(_) => filter.finish(&mut content),
-            None => Vec::new(),
+            Some(_) if !progress.pieces.is_empty() => filter.finish(&mut content),
+            _ => Vec::new(),
         };
         let says = !content.is_empty() || !tool_calls.is_empty();
         if says || about.trace || about.logprobs || about.token_ids {
