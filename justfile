@@ -122,6 +122,13 @@ fleet *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/fleet/validate.py {{ args }}
 
+# A worker of NVIDIA Dynamo: built (at first a quarter of an hour), Dynamo's conformance kit, streams whose workers die: writes
+# bench/dynamo/report.md. Wants root, protoc and etcd (Debian: protobuf-compiler, etcd-server), and `just models`.
+dynamo *args:
+    cd integrations/dynamo && cargo fmt --check && cargo clippy --all-targets --locked -- -D warnings
+    cd integrations/dynamo && cargo build --bins --tests --locked && cargo test --locked
+    FORERUN_REPORT=1 python3 -m pytest integrations/dynamo {{ args }}
+
 # The tables of docs/scale.md, from bench/reports; `just scale --check` fails where they say something else.
 scale *args:
     cargo build -p forerun

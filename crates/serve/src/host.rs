@@ -80,12 +80,21 @@ impl From<ApiError> for HostError {
 pub struct HostLoad {
     /// Texts being made.
     pub running: usize,
+    /// Texts that wait.
+    pub waiting: usize,
     /// Tokens of the cache in use, of how many.
     pub held: usize,
     /// All that it holds.
     pub room: usize,
     /// Share of prompt tokens that were cached.
     pub hit_rate: f64,
+}
+
+impl HostLoad {
+    /// Texts that were begun or are to be.
+    pub fn unfinished(&self) -> usize {
+        self.running + self.waiting
+    }
 }
 
 /// An engine on a thread of its own, which ends with the host and its last text.
@@ -131,6 +140,7 @@ impl Host {
         let count = |level: i64| usize::try_from(level).unwrap_or(0);
         HostLoad {
             running: count(levels.running),
+            waiting: count(levels.waiting),
             held: count(levels.held),
             room: self.state.slot_count * self.state.context_len,
             hit_rate: levels.hit_rate,
