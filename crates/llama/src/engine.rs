@@ -15,10 +15,14 @@ use crate::ffi::batch::Batch;
 use crate::ffi::context::{Context, Passed};
 use crate::model::Model;
 use crate::options::EngineOptions;
+use crate::places::Places;
 use crate::setup::{self, SetupError};
 use crate::tree::{Change, Tree};
 
 const BACKEND: &str = "llama.cpp";
+
+/// Passes that a slot's move may cost, in bytes, as each pass reads all weights: it saves one of each round.
+const PAYS_BACK: usize = 4;
 
 /// A model with a cache for each slot.
 #[derive(Debug)]
@@ -32,6 +36,9 @@ pub struct LlamaEngine {
     can_cut: bool,
     // Whether all slots have their cells in one pool.
     unified: bool,
+    // Where slots lie, and the bytes that may be moved to save a pass; 0 where none can.
+    places: Places,
+    moved_max: usize,
     interrupt: Option<Arc<AtomicBool>>,
     slots: Vec<Tree>,
     // From here on: kept between calls for their memory alone.
@@ -45,6 +52,8 @@ pub struct LlamaEngine {
 #[derive(Debug, Default)]
 struct Plan {
     slot: usize,
+    // Where the slot lies.
+    place: usize,
     cut: Tree,
     grown: Tree,
     cutting: Vec<Change>,
@@ -80,6 +89,8 @@ impl LlamaEngine {
             batch_len: context.batch_len(),
             can_cut: true,
             unified,
+            places: Places::new(slots),
+            moved_max: 0,
             interrupt: options.interrupt.clone(),
             slots: vec![Tree::default(); slots],
             context,
@@ -92,6 +103,11 @@ impl LlamaEngine {
         if paths > 1 && !engine.can_cut {
             return Err(SetupError::OnePathOnly { paths });
         }
+        // Cells beyond a window are not saved, and a text may be cut back to where they are needed.
+        if !unified && engine.can_cut && !model.raw().has_window() {
+            let weights = usize::try_from(model.size()).unwrap_or(usize::MAX);
+            engine.moved_max = weights.saturating_mul(PAYS_BACK);
+        }
         Ok(engine)
     }
 
@@ -103,12 +119,19 @@ impl LlamaEngine {
         self.slots[slot.0 as usize].len()
     }
 
+    /// Where a slot lies in llama.cpp's memory. For tests.
+    #[doc(hidden)]
+    pub fn place(&self, slot: Slot) -> usize {
+        self.places.of(slot.0 as usize)
+    }
+
     /// Whether llama.cpp's memory holds what the engine believes it does. For tests.
     #[doc(hidden)]
     pub fn is_consistent(&self) -> bool {
         self.slots.iter().enumerate().all(|(slot, tree)| {
             (0..self.paths).all(|path| {
-                let held = self.context.positions(sequence(self.paths, slot, path));
+                let place = self.places.of(slot);
+                let held = self.context.positions(sequence(self.paths, place, path));
                 held.map_or(0, |(first, last)| last - first + 1) == position(tree.held(path))
             })
         })
@@ -149,6 +172,7 @@ impl LlamaEngine {
             check_tokens(step, self.vocab_len)?;
             let plan = &mut rest[0];
             plan.slot = slot;
+            plan.place = self.places.of(slot);
             plan.work_out(tree, step, self.paths).map_err(refuse)?;
             if !self.can_cut && plan.cuts_within() {
                 return Err(EngineError::CannotCut { slot: step.slot });
@@ -161,7 +185,7 @@ impl LlamaEngine {
     /// Makes every slot hold what its step keeps.
     fn cut(&mut self, steps: &[Step<'_>]) -> Result<(), EngineError> {
         for plan in &self.plans[..steps.len()] {
-            if !apply(&mut self.context, self.paths, plan.slot, &plan.cutting) {
+            if !apply(&mut self.context, self.paths, plan.place, &plan.cutting) {
                 return Err(self.broken(Passed::Refused));
             }
             self.slots[plan.slot].clone_from(&plan.cut);
@@ -177,7 +201,7 @@ impl LlamaEngine {
         // Slots with cells of their own only share a pass where they follow each other. Rows must
         // come in the order of the steps, so what takes several calls is left as it is.
         if tokens <= self.batch_len {
-            self.order.sort_unstable_by_key(|&index| steps[index].slot);
+            self.order.sort_unstable_by_key(|&index| self.plans[index].place);
         }
         for &index in &self.order {
             let (step, plan) = (&steps[index], &mut self.plans[index]);
@@ -227,7 +251,7 @@ impl LlamaEngine {
         for plan in &self.plans[..steps.len()] {
             for path in 0..self.paths {
                 let from = plan.cut.held(path);
-                let sequence = sequence(self.paths, plan.slot, path);
+                let sequence = sequence(self.paths, plan.place, path);
                 if plan.grown.held(path) > from && !self.context.remove(sequence, position(from)) {
                     return self.broken(passed);
                 }
@@ -238,6 +262,33 @@ impl LlamaEngine {
             Passed::Interrupted => EngineError::Interrupted,
             _ => EngineError::Refused { backend: BACKEND },
         }
+    }
+
+    /// Moves the slots of the last pass next to each other, so that the next one is one pass. It comes after a
+    /// pass, as copies that were asked for are made with one.
+    fn settle(&mut self, step_count: usize) -> Result<(), EngineError> {
+        if self.moved_max == 0 || step_count < 2 {
+            return Ok(());
+        }
+        let in_use = self.plans[..step_count].iter().map(|plan| plan.slot);
+        for (one, other) in self.places.changes(in_use) {
+            let [first, second] =
+                [one, other].map(|slot| sequence(self.paths, self.places.of(slot), 0));
+            let bytes = self.context.saved_len(first) + self.context.saved_len(second);
+            if bytes > self.moved_max {
+                continue;
+            }
+            let (mut at_first, mut at_second) = (Vec::new(), Vec::new());
+            let changed = self.context.save(first, &mut at_first)
+                && self.context.save(second, &mut at_second)
+                && self.context.restore(first, &at_second)
+                && self.context.restore(second, &at_first);
+            if !changed {
+                return Err(self.broken(Passed::Refused));
+            }
+            self.places.change(one, other);
+        }
+        Ok(())
     }
 
     /// Forgets everything, as nothing can be trusted.
@@ -279,7 +330,7 @@ impl Engine for LlamaEngine {
         }
         for plan in &self.plans[..steps.len()] {
             // Sharing cells cannot fail.
-            apply(&mut self.context, self.paths, plan.slot, &plan.sharing);
+            apply(&mut self.context, self.paths, plan.place, &plan.sharing);
         }
         self.fill(steps, tokens);
         if let Err(passed) = self.run(steps.len(), output) {
@@ -289,7 +340,7 @@ impl Engine for LlamaEngine {
         for plan in &self.plans[..steps.len()] {
             self.slots[plan.slot].clone_from(&plan.grown);
         }
-        Ok(())
+        self.settle(steps.len())
     }
 
     fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
@@ -300,9 +351,9 @@ impl Engine for LlamaEngine {
         if !fits || from == to || !self.can_cut {
             return false;
         }
-        let source = sequence(self.paths, from, 0);
+        let source = sequence(self.paths, self.places.of(from), 0);
         for path in 0..self.paths {
-            let target = sequence(self.paths, to, path);
+            let target = sequence(self.paths, self.places.of(to), path);
             self.context.remove(target, 0);
             // Cells of their own are copied as a whole, so the rest goes afterwards.
             let end = if self.unified { position(len) } else { -1 };
@@ -331,7 +382,7 @@ impl Plan {
 
     /// Appends the step's tokens to the batch: the trunk's to every path, each node's to its own.
     fn fill(&self, step: &Step<'_>, paths: usize, entries: &mut Entries, batch: &mut Batch) {
-        let ids = batch.ids((0..paths).map(|path| sequence(paths, self.slot, path)));
+        let ids = batch.ids((0..paths).map(|path| sequence(paths, self.place, path)));
         for (offset, &token) in step.trunk.iter().enumerate() {
             batch.push(token, self.cut.trunk_len() + offset, ids);
         }
@@ -339,7 +390,7 @@ impl Plan {
         entries.collect(&self.grown, cached);
         for (offset, branch) in step.tree.iter().enumerate() {
             let through = entries.paths_of(offset).iter();
-            let ids = batch.ids(through.map(|&path| sequence(paths, self.slot, path)));
+            let ids = batch.ids(through.map(|&path| sequence(paths, self.place, path)));
             batch.push(branch.token, self.grown.position(cached + offset + 1), ids);
         }
     }
@@ -400,22 +451,22 @@ fn check_tokens(step: &Step<'_>, vocab_len: usize) -> Result<(), EngineError> {
 }
 
 /// Carries changes out; `false` where the memory refuses to forget.
-fn apply(context: &mut Context, paths: usize, slot: usize, changes: &[Change]) -> bool {
+fn apply(context: &mut Context, paths: usize, place: usize, changes: &[Change]) -> bool {
     changes.iter().all(|change| match change {
         Change::Remove { path, from } => {
-            context.remove(sequence(paths, slot, *path), position(*from))
+            context.remove(sequence(paths, place, *path), position(*from))
         }
         Change::Share { from, to, positions } => {
-            let (from, to) = (sequence(paths, slot, *from), sequence(paths, slot, *to));
+            let (from, to) = (sequence(paths, place, *from), sequence(paths, place, *to));
             context.share(from, to, position(positions.start)..position(positions.end));
             true
         }
     })
 }
 
-/// llama.cpp's number of a slot's path.
-fn sequence(paths: usize, slot: usize, path: usize) -> i32 {
-    i32::try_from(slot * paths + path).expect("at most 256 sequences")
+/// llama.cpp's number of a path of the slot at a place.
+fn sequence(paths: usize, place: usize, path: usize) -> i32 {
+    i32::try_from(place * paths + path).expect("at most 256 sequences")
 }
 
 fn position(n: usize) -> i32 {

@@ -10,6 +10,7 @@ mod ffi;
 mod gguf;
 mod model;
 mod options;
+mod places;
 mod quantize;
 mod setup;
 mod tree;

@@ -56,6 +56,50 @@ fn two_slots_in_one_pass_are_as_if_alone() {
 }
 
 #[test]
+fn slots_in_use_are_moved_together_and_none_loses_what_it_holds() {
+    let model = common::model();
+    let text = tokens(&model, TEXT);
+    let mut engine = common::engine(4, 1);
+    let mut alone = common::engine(1, 1);
+    let mut output = Output::default();
+    let step = |slot: u32, keep, trunk| Step {
+        slot: Slot(slot),
+        keep,
+        trunk,
+        tree: &[],
+        rows: Rows::Trunk,
+    };
+    // All hold something; then the first and the last go on, each pass a token.
+    let starts = [0, 10, 20, 30];
+    for (slot, start) in (0..).zip(starts) {
+        engine.extend(&[step(slot, Keep::All, &text[start..start + 7])], &mut output).unwrap();
+    }
+    assert_eq!([0, 1, 2, 3].map(|slot| engine.place(Slot(slot))), [0, 1, 2, 3]);
+    for len in 7..10 {
+        let next = |start: usize| &text[start + len..=start + len];
+        engine
+            .extend(&[step(3, Keep::All, next(30)), step(0, Keep::All, next(0))], &mut output)
+            .unwrap();
+        assert!(output.row(0) == row_after(&mut alone, &text[30..=30 + len]), "slot 3 after {len}");
+        assert!(output.row(1) == row_after(&mut alone, &text[..=len]), "slot 0 after {len}");
+        assert_eq!(engine.place(Slot(0)).abs_diff(engine.place(Slot(3))), 1);
+        assert!(engine.is_consistent());
+    }
+    // Those that were moved out of the way go on as well, cut back, copied from and all at once.
+    assert!(engine.copy(Slot(0), Slot(1), 5));
+    let steps = [
+        step(1, Keep::Trunk(5), &text[5..6]),
+        step(2, Keep::Trunk(4), &text[24..25]),
+        step(0, Keep::All, &text[10..11]),
+    ];
+    engine.extend(&steps, &mut output).unwrap();
+    for (row, range) in [0..6, 20..25, 0..11].into_iter().enumerate() {
+        assert!(output.row(row) == row_after(&mut alone, &text[range]), "step {row}");
+    }
+    assert!(engine.is_consistent());
+}
+
+#[test]
 fn two_slots_with_trees_are_as_if_alone() {
     let model = common::model();
     let text = tokens(&model, TEXT);

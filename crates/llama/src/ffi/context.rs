@@ -141,6 +141,30 @@ impl Context {
         unsafe { sys::llama_memory_seq_cp(memory, from, to, start, end) };
     }
 
+    /// Bytes that a sequence's cells would take outside.
+    pub(crate) fn saved_len(&mut self, sequence: i32) -> usize {
+        // SAFETY: the context is live; the engine only names sequences that exist.
+        unsafe { sys::llama_state_seq_get_size(self.raw.as_ptr(), sequence) }
+    }
+
+    /// Copies a sequence's cells out; `false` where that fails.
+    pub(crate) fn save(&mut self, sequence: i32, into: &mut Vec<u8>) -> bool {
+        into.resize(self.saved_len(sequence), 0);
+        let (to, len) = (into.as_mut_ptr(), into.len());
+        // SAFETY: the context is live; `to` has room for `len` bytes.
+        let saved = unsafe { sys::llama_state_seq_get_data(self.raw.as_ptr(), to, len, sequence) };
+        saved == len
+    }
+
+    /// Makes a sequence hold what was saved, and nothing else; `false` where that fails.
+    pub(crate) fn restore(&mut self, sequence: i32, from: &[u8]) -> bool {
+        let (start, len) = (from.as_ptr(), from.len());
+        // An empty one is not cleared by what follows.
+        self.remove(sequence, 0)
+            // SAFETY: the context is live; `start` has `len` bytes, which this context saved.
+            && unsafe { sys::llama_state_seq_set_data(self.raw.as_ptr(), start, len, sequence) } == len
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         // SAFETY: the memory is live while `self` is.

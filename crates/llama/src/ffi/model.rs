@@ -155,6 +155,12 @@ impl RawModel {
         unsafe { sys::llama_model_is_recurrent(self.raw.as_ptr()) }
     }
 
+    /// Whether some of its layers forget what is far back.
+    pub(crate) fn has_window(&self) -> bool {
+        // SAFETY: the model is live while `self` is.
+        unsafe { sys::llama_model_n_swa(self.raw.as_ptr()) > 0 }
+    }
+
     /// Whether its memory is partly recurrent.
     pub(crate) fn is_hybrid(&self) -> bool {
         // SAFETY: the model is live while `self` is.
