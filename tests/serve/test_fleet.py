@@ -161,7 +161,8 @@ def ask(url: str, messages: list[dict[str, str]], **fields: Any) -> Answer:
 class Load:
     """Users that ask through the gateway, one request after the other, until they are told to stop."""
 
-    def __init__(self, url: str, users: int) -> None:
+    def __init__(self, url: str, users: int, system: str = "") -> None:
+        self.system = system
         self.answers: list[Answer] = []
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(users)
@@ -171,7 +172,8 @@ class Load:
         turn = 0
         while not self._over.is_set():
             question = f"User {user}, question {turn}: what is {7 * user} plus {turn}?"
-            self.answers.append(ask(url, [{"role": "user", "content": question}]))
+            system = [{"role": "system", "content": self.system}] if self.system else []
+            self.answers.append(ask(url, [*system, {"role": "user", "content": question}]))
             turn += 1
 
     def __enter__(self) -> "Load":
@@ -188,13 +190,24 @@ def finished(server: Server) -> float:
     return sum(value for name, value in server.metrics().items() if name.startswith("vllm:request_success_total"))
 
 
-def test_traffic_spreads_over_all_replicas(gateway: Gateway, replicas: list[Server]) -> None:
+def shares(gateway: Gateway, replicas: list[Server], system: str = "") -> list[float]:
+    """What each replica gets of the requests of eight users."""
     before = [finished(server) for server in replicas]
-    with Load(gateway.url, 8) as load:
+    with Load(gateway.url, 8, system) as load:
         wait_until(lambda: len(load.answers) >= 40, 120, "forty answers")
     assert [it.error for it in load.answers if not it.whole] == []
-    shares = [(finished(server) - was) / len(load.answers) for server, was in zip(replicas, before)]
-    assert min(shares) > 0.1, shares
+    return [(finished(server) - was) / len(load.answers) for server, was in zip(replicas, before)]
+
+
+def test_traffic_spreads_over_all_replicas(gateway: Gateway, replicas: list[Server]) -> None:
+    assert min(shares(gateway, replicas)) > 0.1
+
+
+def test_chats_that_begin_alike_do_not_go_to_one_or_two_replicas(gateway: Gateway, replicas: list[Server]) -> None:
+    # By the gateway's own defaults one may have four more than the mean of two, and two of them have all.
+    system = "You answer in one short sentence, and say so where you do not know. " * 4
+    found = shares(gateway, replicas, system)
+    assert sum(share > 0.1 for share in found) >= 3, found
 
 
 CONVERSATIONS, TURNS = 8, 4
