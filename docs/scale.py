@@ -82,7 +82,29 @@ def router() -> Iterator[str]:
         yield f"| {microseconds} | {1e6 / microseconds:.0f} | {row['tokens_per_second']:.0f} | {first[0]:.2f} | {first[1]:.2f} |"
 
 
-TABLES: dict[str, Callable[[], Iterator[str]]] = {"users": users, "fleet": fleet, "cache": cache, "router": router}
+def late() -> Iterator[str]:
+    """A router that asks replicas how busy they are only now and then."""
+    yield "| asked every | replicas | tokens/s | first token p50, p99 (s) | request p50, p99 (s) |"
+    yield "|--:|--:|--:|--:|--:|"
+    for replicas in (2, 32, 1000):
+        for seconds in (0, 1, 10):
+            flags = ["--replicas", replicas, "--rate", 15 * replicas / 1000, *TALK, "--load-interval", seconds, "--seconds", 1200]
+            row = simulate(*flags)["best"]
+            first, whole = row["first_token_s"], row["request_s"]
+            often = f"{seconds} s" if seconds else "at once"
+            yield (
+                f"| {often} | {replicas} | {row['tokens_per_second']:.1f} | {first[0]:.1f}, {first[1]:.1f} "
+                f"| {whole[0]:.0f}, {whole[1]:.0f} |"
+            )
+
+
+TABLES: dict[str, Callable[[], Iterator[str]]] = {
+    "users": users,
+    "fleet": fleet,
+    "cache": cache,
+    "router": router,
+    "late": late,
+}
 
 
 def written(text: str) -> str:

@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import re
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -19,7 +20,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ TARGET, DRAFT = "SmolLM2-grown-x8.Q8_0.gguf", "SmolLM2-135M-Instruct.Q4_0.gguf"
 REPLICAS, SLOTS, CONTEXT_LEN = 2, 4, 512
 OUTPUT_LEN, DRAFT_LEN = 40, 4
 USERS = [2, 4, 8]
-PROMPT_CHARACTERS_MAX = 120
+# As in docs/deploy/smg.md.
+LOAD_INTERVAL_S = 1
+PROMPT_CHARACTERS_MAX = 300
 MODES: dict[str, dict[str, Any]] = {
     "off": {"enabled": False},
     "fixed": {"enabled": True, "length": DRAFT_LEN, "rule": "block"},
@@ -151,8 +154,9 @@ def load(url: str, users: int, speculative: dict[str, Any], seconds: float, text
     def user(number: int) -> None:
         turn = 0
         while time.monotonic() < over:
-            # No prompt comes twice while another could.
-            requests.append(ask(url, texts[(number + turn * users) % len(texts)], speculative))
+            # None begins as another did: the gateway would send it where that one was, however busy.
+            prompt = f"{secrets.token_hex(4)}: {texts[(number + turn * users) % len(texts)]}"
+            requests.append(ask(url, prompt, speculative))
             turn += 1
 
     threads = [threading.Thread(target=user, args=(number,)) for number in range(users)]
@@ -192,9 +196,25 @@ def figures(requests: list[Request], warm_up: float, seconds: float) -> Figures:
     return Figures(tokens / (over - begun), first, statistics.median(whole), p99(whole))
 
 
-def simulated(report: Path, users: int, lengths: Path, shared: int) -> dict[str, Figures]:
+def accepted_by_position(urls: list[str]) -> list[float]:
+    """Rounds with drafts, and those of them that accepted at least so many tokens; since the replicas began."""
+    counts = [0.0] * (1 + DRAFT_LEN)
+    for url in urls:
+        with urllib.request.urlopen(url + "/metrics") as page:
+            for line in page.read().decode().splitlines():
+                if line.startswith("vllm:spec_decode_num_drafts_total"):
+                    counts[0] += float(line.rsplit(" ", 1)[1])
+                elif found := re.match(r'vllm:spec_decode_num_accepted_tokens_per_pos_total{.*position="(\d+)"} (\S+)', line):
+                    counts[1 + int(found[1])] += float(found[2])
+    return counts
+
+
+def simulated(report: Path, users: int, lengths: Path, shared: int, accepted: list[float] | None) -> dict[str, Figures]:
     command = [server.FORERUN, "simulate", str(report), "--replicas", str(REPLICAS), "--parallel", str(SLOTS), "--json"]
     command += ["--users", str(users), "--lengths", str(lengths), "--shared-len", str(shared), "--seconds", "2000"]
+    command += ["--load-interval", str(LOAD_INTERVAL_S)]
+    if accepted:
+        command += ["--accepted", ",".join(f"{share:.4f}" for share in accepted)]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return {
         row["drafting"]: Figures(
@@ -220,8 +240,8 @@ def write(rows: list[tuple[str, bool]], ways: tuple[float, float], warm_up: floa
 Made by `just fleet` on {time.strftime("%Y-%m-%d", time.gmtime())}: {REPLICAS} replicas with one thread and {SLOTS} slots each behind SMG on one
 machine of {os.cpu_count()} threads, a {profile} build. Target {TARGET}, drafter {DRAFT} ("grown": made deeper by blocks that change nothing). Users
 ask one request after the other for {seconds:.0f} s, of which the first {warm_up:.0f} do not count; answers of {OUTPUT_LEN} tokens at temperature 1.
-*Drafts*: `off`, or `fixed` at {DRAFT_LEN}, judged by block. The simulator knows what `forerun bench` measured on both cores at once, and the
-lengths of the prompts. Aim: tokens a second and the 99th percentile of request times within {100 * TOLERANCE:.0f} %.
+*Drafts*: `off`, or `fixed` at {DRAFT_LEN}, judged by block. The simulator knows what passes took when `forerun bench` measured them on both cores at
+once, the lengths of the prompts, none of which begins as another does, and how many drafted tokens were accepted. Aim: tokens a second and the 99th percentile of request times within {100 * TOLERANCE:.0f} %.
 
 | users | drafts | tokens/s | simulated | ratio | request p99, s | simulated | ratio | request p50, s | simulated | ratio | first token p50, s | simulated | ratio | within |
 |--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|
@@ -234,7 +254,7 @@ Requests that a replica refuses at once, a second, with client, gateway and repl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=75, help="of each load")
+    parser.add_argument("--seconds", type=float, default=120, help="of each load")
     parser.add_argument("--bench-seconds", type=int, default=180, help="of measuring passes")
     parser.add_argument("--passes", type=Path, help="a report of an earlier run instead")
     arguments = parser.parse_args()
@@ -254,13 +274,19 @@ def main() -> None:
             ways = (refusals_per_second(router.url), refusals_per_second(replicas[0].url))
             for users in USERS:
                 for mode, speculative in MODES.items():
+                    before = accepted_by_position([it.url for it in replicas])
                     requests = load(router.url, users, speculative, arguments.seconds, texts)
+                    after = accepted_by_position([it.url for it in replicas])
+                    reached = [now - was for now, was in zip(after, before)]
+                    accepted = [more / some for some, more in zip(reached, reached[1:])] if reached[-1] else None
+                    (RAW / f"load-{users}-{mode}.json").write_text(json.dumps([asdict(it) for it in requests]))
                     # What all prompts share is what a replica that has seen any other has cached.
                     shared = min(it.cached for it in sorted(requests, key=lambda it: it.sent)[users:])
                     lengths = RAW / "lengths.txt"
                     lengths.write_text("".join(f"{it.prompt} {it.tokens}\n" for it in requests))
                     real = figures(requests, warm_up, arguments.seconds)
-                    rows.append(row(users, mode, real, simulated(report, users, lengths, shared)[mode]))
+                    model = simulated(report, users, lengths, shared, accepted)[mode]
+                    rows.append(row(users, mode, real, model))
                     print(rows[-1][0], end="", flush=True)
                     write(rows, ways, warm_up, arguments.seconds, profile)
     if not all(fine for _, fine in rows):

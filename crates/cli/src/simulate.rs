@@ -36,6 +36,10 @@ pub(crate) struct SimulateFlags {
     /// Setting of the report whose drafts are used [default: its fastest]
     #[arg(long, value_name = "NAME")]
     setting: Option<String>,
+    /// How often a drafted token is accepted where all before it were, position by position, instead
+    /// of as in the report
+    #[arg(long, value_name = "P,…", value_delimiter = ',')]
+    accepted: Option<Vec<f64>>,
     /// Temperature of the report that is used
     #[arg(long, value_name = "T", default_value_t = 1.0)]
     temp: f32,
@@ -75,6 +79,9 @@ pub(crate) struct SimulateFlags {
     /// Microseconds of the router for each request
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0.0)]
     router_us: f64,
+    /// How often the router asks replicas how busy they are, in seconds; 0: it always knows
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    load_interval: f64,
     /// What a replica costs in an hour
     #[arg(long, value_name = "PRICE", default_value_t = 1.0)]
     price: f64,
@@ -170,7 +177,10 @@ impl SimulateFlags {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         self.check()?;
         let report = read(&self.report)?;
-        let (name, pair) = report.pair(self.setting.as_deref(), self.temp)?;
+        let (name, mut pair) = report.pair(self.setting.as_deref(), self.temp)?;
+        if let Some(accepted) = &self.accepted {
+            pair.accepted.clone_from(accepted);
+        }
         let work = self.workload()?;
         let kinds = [
             ("off", Drafting::Off),
@@ -187,6 +197,7 @@ impl SimulateFlags {
                     policy: self.policy,
                     drafting: kind,
                     router_s: self.router_us / 1e6,
+                    load_interval_s: self.load_interval,
                 };
                 let time = (0.2 * self.seconds, self.seconds);
                 let outcome = fleet::run(&fleet, &work, &pair, time, self.seed);
@@ -213,8 +224,11 @@ impl SimulateFlags {
         if !times.iter().all(|time| time.is_finite() && *time > 0.0) {
             bail!("--seconds, --rate and --price must be more than 0");
         }
-        if !(self.think >= 0.0 && self.router_us >= 0.0) {
-            bail!("--think and --router-us must be 0 or more");
+        if !self.accepted.iter().flatten().all(|share| (0.0..=1.0).contains(share)) {
+            bail!("--accepted has shares from 0 to 1");
+        }
+        if ![self.think, self.router_us, self.load_interval].iter().all(|time| *time >= 0.0) {
+            bail!("--think, --router-us and --load-interval must be 0 or more");
         }
         Ok(())
     }

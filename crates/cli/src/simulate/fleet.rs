@@ -20,7 +20,7 @@ pub(super) enum Policy {
 /// A replica that knows a conversation is passed over where it has this many times the mean load,
 /// and so much more than that.
 const SPILL_TIMES: f64 = 1.5;
-const SPILL_MORE: f64 = 4.0;
+const SPILL_MORE: f64 = 1.0;
 
 /// What is asked of the fleet.
 #[derive(Debug, Clone)]
@@ -53,6 +53,8 @@ pub(super) struct Fleet {
     pub(super) drafting: Drafting,
     /// Seconds of the router for each request, one after the other.
     pub(super) router_s: f64,
+    /// How often the router learns how busy replicas are, in seconds; at 0 it always knows.
+    pub(super) load_interval_s: f64,
 }
 
 /// What came of it, after the warm-up.
@@ -82,6 +84,8 @@ enum Event {
     Routed(usize, usize),
     /// A replica's round is over.
     Round(usize),
+    /// The router asks replicas how busy they are.
+    Polls,
 }
 
 /// A conversation.
@@ -109,7 +113,8 @@ struct Run<'a> {
     asked: usize,
     next: usize,
     router_free: f64,
-    load: usize,
+    /// What replicas said last of how busy they are.
+    reported: Vec<usize>,
 }
 
 /// Seconds that can be ordered; none is a NaN.
@@ -151,8 +156,11 @@ pub(super) fn run(
         asked: 0,
         next: 0,
         router_free: 0.0,
-        load: 0,
+        reported: vec![0; fleet.replicas],
     };
+    if fleet.load_interval_s > 0.0 {
+        run.at(0.0, Event::Polls);
+    }
     match work.arrivals {
         Arrivals::Users(users, _) => (0..users).for_each(|_| run.new_user(0.0)),
         Arrivals::Rate(..) => run.at(0.0, Event::Begins),
@@ -222,7 +230,6 @@ impl Run<'_> {
                 self.router_free = self.router_free.max(now) + self.fleet.router_s;
                 let replica = self.route(user);
                 self.users[user].replica = Some(replica);
-                self.load += 1;
                 self.at(self.router_free, Event::Routed(user, replica));
             }
             Event::Routed(user, replica) => {
@@ -231,6 +238,10 @@ impl Run<'_> {
                 self.begin(replica, now);
             }
             Event::Round(replica) => return self.round(replica, now),
+            Event::Polls => {
+                self.reported = self.replicas.iter().map(Replica::load).collect();
+                self.at(now + self.fleet.load_interval_s, Event::Polls);
+            }
         }
         Vec::new()
     }
@@ -242,15 +253,18 @@ impl Run<'_> {
             self.next = (self.next + 1) % count;
             return self.next;
         }
-        let mean = self.load as f64 / count as f64;
+        if self.fleet.load_interval_s == 0.0 {
+            self.reported = self.replicas.iter().map(Replica::load).collect();
+        }
+        let mean = self.reported.iter().sum::<usize>() as f64 / count as f64;
         let far = |load: usize| load as f64 > (SPILL_TIMES * mean).max(mean + SPILL_MORE);
         match self.users[user].replica {
-            Some(known) if !far(self.replicas[known].load()) => known,
+            Some(known) if !far(self.reported[known]) => known,
             _ => {
                 // Of those with the least to do, another one each time.
                 let first = self.chance.next_u32() as usize % count;
                 let turned = |at: usize| (first + at) % count;
-                let least = (0..count).min_by_key(|at| self.replicas[turned(*at)].load());
+                let least = (0..count).min_by_key(|at| self.reported[turned(*at)]);
                 turned(least.unwrap_or(0))
             }
         }
@@ -282,7 +296,6 @@ impl Run<'_> {
         let Some(plan) = self.rounds[replica].take() else { return Vec::new() };
         let ended = self.replicas[replica].end(&plan, self.pair, now, &mut self.chance);
         for text in &ended {
-            self.load -= 1;
             self.answered(text.user, now);
         }
         self.begin(replica, now);
@@ -330,6 +343,7 @@ mod tests {
             policy: Policy::CacheAware,
             drafting: Drafting::Off,
             router_s: 0.0,
+            load_interval_s: 0.0,
         }
     }
 
@@ -365,6 +379,16 @@ mod tests {
         let sticky = run(&fleet(4), &work).hit_rate;
         let spread = run(&Fleet { policy: Policy::RoundRobin, ..fleet(4) }, &work).hit_rate;
         assert!(sticky > 0.6 && spread < 0.5 * sticky, "{sticky} and {spread}");
+    }
+
+    #[test]
+    fn a_router_that_knows_late_sends_users_after_each_other() {
+        // Both see the replica idle that they have just left the other for.
+        let work = work(Arrivals::Users(2, 0.0), 1);
+        let late = Fleet { load_interval_s: 1.0, ..fleet(2) };
+        let apart = |outcome: &Outcome| outcome.busy;
+        assert!(apart(&run(&fleet(2), &work)) > 0.99);
+        assert!(apart(&run(&late, &work)) < 0.9, "{}", apart(&run(&late, &work)));
     }
 
     #[test]
