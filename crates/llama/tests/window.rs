@@ -7,7 +7,6 @@ use forerun_decode::{Keep, Rows, Slot, Step, Token};
 use forerun_llama::{LlamaEngine, Model, ModelOptions};
 
 #[test]
-#[ignore = "needs `just models --all`"]
 fn a_window_can_be_cut_back() {
     let path = model_path("gemma-3-270m.Q4_K_M.gguf");
     let model = Model::load(ModelOptions::new(path)).unwrap();

@@ -13,11 +13,15 @@ pub(crate) const TARGET: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 /// A draft model for it: some of its blocks.
 pub(crate) const DRAFT: &str = "SmolLM2-pruned-10+10.gguf";
 
+/// The files that `just models` brings.
+const MODELS: &str = include_str!("../../../../models/tests.txt");
+
 /// Where a model is.
 ///
 /// # Panics
-/// Where it is not.
+/// If it is not there, or `just models` does not bring it.
 pub(crate) fn model(name: &str) -> String {
+    assert!(MODELS.lines().any(|line| line == name), "{name} is not listed in models/tests.txt");
     let folder = std::env::var_os("FORERUN_MODELS").map(PathBuf::from).unwrap_or_else(|| {
         let home = std::env::home_dir().expect("a home directory");
         home.join(".cache/forerun/models")

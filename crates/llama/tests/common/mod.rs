@@ -11,8 +11,13 @@ use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
 /// The file the tests run on.
 pub(crate) const MODEL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
-/// A model file; a test never passes because one is missing.
+/// The files that `just models` brings.
+const MODELS: &str = include_str!("../../../../models/tests.txt");
+
+/// A model file; a test never passes because one is missing, nor because an old cache holds one
+/// that `just models` does not bring.
 pub(crate) fn model_path(name: &str) -> PathBuf {
+    assert!(MODELS.lines().any(|line| line == name), "{name} is not listed in models/tests.txt");
     let dir = std::env::var_os("FORERUN_MODELS").map(PathBuf::from).or_else(|| {
         std::env::home_dir().map(|home| home.join(".cache").join("forerun").join("models"))
     });
