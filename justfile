@@ -48,6 +48,15 @@ prove:
     cargo nextest run -p forerun-verify --features check --success-output immediate \
         --test lossless --test wrong --test optimum --test vectors --test coupled
 
+# The rules on another processor, emulated: seeded verdicts are to be the same to the last bit. Wants Debian's
+# gcc-aarch64-linux-gnu and qemu-user, and `rustup target add aarch64-unknown-linux-gnu`.
+portable:
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
+        RUSTFLAGS="--cfg forerun_without_solver" \
+        cargo test -p forerun-verify --features check --target aarch64-unknown-linux-gnu \
+        --lib --test pinned --test vectors --test coupled --test found
+
 # What a verdict costs at real vocabulary sizes; arguments choose among the benchmarks.
 bench *args:
     cargo bench -p forerun-verify --bench cost {{ args }}
@@ -97,6 +106,16 @@ load *args:
 soak *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/soak.py {{ args }}
+
+# A polite client beside a hostile one, attack by attack, six minutes of an idle machine: writes bench/serve/attack.md.
+attack *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/attack.py {{ args }}
+
+# glibc's allocator beside jemalloc and mimalloc under the clients of the soak test: writes bench/serve/allocators.md.
+allocators *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/allocators.py {{ args }}
 
 # Every rule certified, and decoders broken on purpose found out, half an hour: writes bench/certify/detections.md.
 detections *args:

@@ -5,7 +5,10 @@ No cluster is needed. HAProxy is run in front of stubs where it is installed; no
 
 import http.client
 import json
+import os
+import platform
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -303,7 +306,25 @@ def test_the_image_is_the_one_that_is_built() -> None:
     name, tag = container()["image"].split(":")
     assert f"-t {name} " in build and tag == "latest"
     assert 'ENTRYPOINT ["forerun", "serve", "--host", "0.0.0.0"]' in build
-    assert re.search(r"^ENV MALLOC_ARENA_MAX=2$", build, re.MULTILINE)
+
+
+def features(command: list[str], environment: dict[str, str]) -> set[str]:
+    """The processor features a compiler call may use."""
+    environment = os.environ | {"RUSTC_BOOTSTRAP": "1"} | environment
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
+    return set(re.findall(r'target_feature="(.+)"', said.stdout))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the default of the build argument is for x86-64")
+def test_the_image_runs_on_other_processors_than_the_builder_s() -> None:
+    build = (ROOT / "deploy/Containerfile").read_text()
+    (default,) = re.findall(r'^ARG RUSTFLAGS="(.*)"$', build, re.MULTILINE)
+    (line,) = re.findall(r"^RUN (.*)cargo install", build, re.MULTILINE)
+    given = dict(word.split("=", 1) for word in shlex.split(line.replace("$RUSTFLAGS", default)))
+    # `cargo rustc --print` says what flags cargo takes from environment and configuration, and compiles nothing.
+    ask = ["cargo", "rustc", "-q", "-Zunstable-options", "-p", "forerun-verify", "--lib", "--print", "cfg"]
+    allowed = features(["rustc", "-C", "target-cpu=x86-64-v3", "--print", "cfg"], {})
+    assert features(ask, given) <= allowed
 
 
 # How documents find each other.

@@ -148,26 +148,34 @@ pub(crate) fn row_sum(weights: &[f32]) -> f64 {
 mod tests {
     use super::*;
 
+    /// Scalar code, whatever this build may assume of the processor: the baseline of a build for
+    /// the native processor is its best level, and would be compared with itself.
+    fn scalar() -> Level {
+        let scalar = Level::fallback();
+        assert!(scalar.is_fallback() && !level().is_fallback(), "two levels to compare");
+        scalar
+    }
+
+    fn row(len: usize, step: usize) -> Vec<f32> {
+        (0..len).map(|i| 1.0 / (1.0 + (i * step % 97) as f32)).collect()
+    }
+
     #[test]
     fn sums_do_not_depend_on_the_instruction_set() {
-        let row: Vec<f32> = (0..5_000u16).map(|i| 1.0 / (1.0 + f32::from(i))).collect();
+        let (row, other) = (row(5_003, 7), row(5_003, 31));
         let best = checked_sums(&row).unwrap();
-        let baseline = dispatch!(Level::baseline(), simd => checked_sums_on(simd, &row)).unwrap();
-        assert_eq!(best, baseline);
+        assert_eq!(best, dispatch!(scalar(), simd => checked_sums_on(simd, &row)).unwrap());
+        let value = |target: f32, draft: f32| f64::from(target).min(f64::from(draft) * 0.7);
+        let best = pair_sums(&row, &other, value);
+        assert_eq!(best, dispatch!(scalar(), simd => pair_sums_on(simd, &row, &other, value)));
     }
 
     #[test]
     fn residuals_do_not_depend_on_the_instruction_set() {
-        let row = |step: usize| -> Vec<f32> {
-            (0..1_303).map(|i| 1.0 / (1.0 + (i * step % 97) as f32)).collect()
-        };
-        let (target, draft, factors) = (row(7), row(31), (0.9, 0.7));
+        let (target, draft, factors) = (row(1_303, 7), row(1_303, 31), (0.9, 0.7));
         let best = residual_sums(&target, &draft, factors);
-        let baseline = dispatch!(
-            Level::baseline(),
-            simd => residual_sums_on(simd, &target, &draft, factors)
-        );
-        assert_eq!(best, baseline);
+        let scalar = dispatch!(scalar(), simd => residual_sums_on(simd, &target, &draft, factors));
+        assert_eq!(best, scalar);
         let plain: f64 = target
             .iter()
             .zip(&draft)

@@ -3,6 +3,7 @@
 //! check of a formula. What is not asked here is whether a rule is lossless: `lossless.rs` does.
 //!
 //! With `FORERUN_WRITE_REPORTS=1` the table is also written to `bench/verify/optimum.md`.
+#![cfg(not(forerun_without_solver))]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -135,6 +135,17 @@ mod tests {
     }
 
     #[test]
+    fn weights_do_not_depend_on_the_instruction_set() {
+        let logits: Vec<f32> = (0..3_001).map(|i| (i * 37 % 911) as f32 * 0.031 - 9.0).collect();
+        let best = softmax(&logits, 1.3).unwrap();
+        let mut scalar = Pass { weights: vec![0.0; logits.len()], sums: Vec::new() };
+        let level = fearless_simd::Level::fallback();
+        let done = dispatch!(level, simd => pass_from(simd, &logits, 1.3, None, &mut scalar));
+        assert!(done.is_ok());
+        assert_eq!((best.weights, best.sums), (scalar.weights, scalar.sums));
+    }
+
+    #[test]
     fn a_high_logit_late_in_the_row_changes_nothing() {
         let mut logits = vec![0.0; 4 * CHUNK];
         logits[3 * CHUNK] = 500.0;
