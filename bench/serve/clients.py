@@ -62,13 +62,15 @@ class World:
     tokens: int = 0
     # The longest that health and its like took.
     slowest_look_s: float = 0.0
+    # The API key that requests carry, if any.
+    key: str | None = None
 
 
 class Line:
     """A connection, with HTTP spoken by hand so that it can be spoken badly."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str | None) -> None:
+        self.reader, self.writer, self.key = reader, writer, key
         self.status, self.headers = 0, dict[str, str]()
 
     @classmethod
@@ -86,7 +88,7 @@ class Line:
             raise
         reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 20)
         try:
-            yield cls(reader, writer)
+            yield cls(reader, writer, world.key)
         finally:
             writer.close()
             with contextlib.suppress(OSError, TimeoutError):
@@ -103,7 +105,7 @@ class Line:
 
     async def ask(self, body: Any, path: str = CHAT, method: str = "POST") -> None:
         """Sends a request and reads the head of the answer."""
-        await self.send(written(body, path, method))
+        await self.send(written(body, path, method, self.key))
         await self.head()
 
     async def head(self) -> None:
@@ -137,10 +139,11 @@ class Line:
                 yield None if data == b"[DONE]" else json.loads(data)
 
 
-def written(body: Any, path: str = CHAT, method: str = "POST") -> bytes:
+def written(body: Any, path: str = CHAT, method: str = "POST", key: str | None = None) -> bytes:
     """A request as bytes; a body that is bytes is sent as it is."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
-    head = f"{method} {path} HTTP/1.1\r\nHost: soak\r\nContent-Type: application/json\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: Bearer {key}\r\n" if key else ""
     return head.encode() + f"Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MODELS = Path.home() / ".cache/forerun/models"
+MODELS = Path(os.environ.get("FORERUN_MODELS", "~/.cache/forerun/models")).expanduser()
 FORERUN = os.environ.get("FORERUN_BIN", str(REPOSITORY / "target/release/forerun"))
 LLAMA_SERVER = os.environ.get("LLAMA_SERVER", "llama-server")
 # Loading a gigabyte from a cold disk takes a while.

@@ -371,6 +371,14 @@ async def soak(given: argparse.Namespace, under_test: server.Server) -> bool:
     return all(check.held for check in checks)
 
 
+def flags(threads: int) -> list[str]:
+    """The server's."""
+    files = ["-m", str(server.MODELS / TARGET), "-md", str(server.MODELS / DRAFT)]
+    sizes = ["-np", str(SLOTS), "-t", str(threads), "-c", str(CONTEXT_LEN), "--max-queued-requests", str(QUEUE)]
+    times = ["--timeout", str(TIMEOUT_S), "--read-timeout", str(READ_TIMEOUT_S), "--shutdown-timeout", str(GRACE_S)]
+    return [*files, *sizes, *times]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -380,13 +388,7 @@ def main() -> int:
     given = parser.parse_args()
     log = Path.home() / ".cache/forerun/soak.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    flags = ["-m", str(server.MODELS / TARGET), "-md", str(server.MODELS / DRAFT)]
-    flags += ["-np", str(SLOTS), "-t", str(given.threads), "-c", str(CONTEXT_LEN)]
-    flags += ["--max-queued-requests", str(QUEUE), "--timeout", str(TIMEOUT_S)]
-    flags += ["--read-timeout", str(READ_TIMEOUT_S), "--shutdown-timeout", str(GRACE_S)]
-    # Every thread that ever compiled a schema has an arena of glibc, each at its own high-water mark.
-    command = ["env", "MALLOC_ARENA_MAX=2", *server.forerun(*flags)]
-    under_test = server.Server("forerun", command, log)
+    under_test = server.Server("forerun", server.forerun(*flags(given.threads)), log)
     print(f"about {given.minutes + 3:.0f} minutes; the server's log is {log}", flush=True)
     with server.serving([under_test]):
         return 0 if asyncio.run(soak(given, under_test)) else 1

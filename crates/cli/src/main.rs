@@ -57,6 +57,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    forerun_llama::bound_memory_arenas();
     let cli = match parse() {
         Ok(Ok(cli)) => cli,
         Ok(Err(usage)) => usage.exit(),

@@ -9,6 +9,7 @@ pub(crate) mod bare;
 pub(crate) mod batch;
 pub(crate) mod context;
 pub(crate) mod log;
+pub(crate) mod malloc;
 pub(crate) mod model;
 pub(crate) mod quantize;
 pub(crate) mod system;

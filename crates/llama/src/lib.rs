@@ -31,6 +31,16 @@ pub fn set_verbose(verbose: bool) {
     ffi::log::set_verbose(verbose);
 }
 
+/// Keeps glibc from giving every thread an arena of its own, each of which stays at its high-water
+/// mark: the memory of a server with many threads would grow in steps. To be called before threads
+/// are started. `MALLOC_ARENA_MAX`, glibc's own variable, wins if it is set.
+pub fn bound_memory_arenas() {
+    const ARENAS: std::ffi::c_int = 2;
+    if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
+        ffi::malloc::bound_arenas(ARENAS);
+    }
+}
+
 /// The library that llama.cpp comes with; its version names llama.cpp's.
 pub const BINDING: &str = "llama-cpp-sys-2 0.1.160";
 
