@@ -1,11 +1,78 @@
-//! What a slot holds, as its owner knows it, and how much of that is still true.
+//! What the slots of an engine hold, as its owner knows it, and how much of that is still true.
 //!
 //! A cache is a function of the tokens in it. So nobody keeps track of what was accepted or
-//! rejected: the committed tokens are compared with the cached ones, and what agrees is kept.
+//! rejected: the committed tokens are compared with the cached ones, and what agrees is kept. The
+//! record belongs to the engine's slots and not to the sequences that use them, because an engine
+//! that fails may lose all slots at once, those of idle sequences included.
 
 use forerun_verify::Token;
 
-use crate::engine::{Branch, Caches, EngineError, Keep};
+use crate::engine::{Branch, Caches, EngineError, Keep, Slot};
+
+/// What each slot of an engine holds.
+#[derive(Debug, Clone)]
+pub(crate) struct SlotCaches {
+    slots: Vec<Cached>,
+    /// What a slot that does not exist holds; the engine refuses a step for it.
+    none: Cached,
+}
+
+impl SlotCaches {
+    /// Slots that hold nothing.
+    pub(crate) fn new(slot_count: usize) -> Self {
+        Self { slots: vec![Cached::default(); slot_count], none: Cached::default() }
+    }
+
+    /// What a slot holds.
+    pub(crate) fn of(&self, slot: Slot) -> &Cached {
+        self.slots.get(slot.0 as usize).unwrap_or(&self.none)
+    }
+
+    /// Notes a step that ran: the trunk is now `trunk`, of which `kept` tokens were cached before,
+    /// and `tree` stands on it.
+    pub(crate) fn extended(&mut self, slot: Slot, kept: usize, trunk: &[Token], tree: &[Branch]) {
+        if let Some(cached) = self.slots.get_mut(slot.0 as usize) {
+            cached.extended(kept, trunk, tree);
+        }
+    }
+
+    /// Notes a step that kept everything and added to the tree.
+    pub(crate) fn grown(&mut self, slot: Slot, branches: &[Branch]) {
+        if let Some(cached) = self.slots.get_mut(slot.0 as usize) {
+            cached.tree.extend_from_slice(branches);
+        }
+    }
+
+    /// Notes that the first `len` tokens of one slot's trunk were copied to another.
+    pub(crate) fn copied(&mut self, from: Slot, to: Slot, len: usize) {
+        let trunk = self.of(from).trunk[..len].to_vec();
+        self.extended(to, 0, &trunk, &[]);
+    }
+
+    /// Notes a pass that failed, of steps that kept so much each.
+    pub(crate) fn failed(
+        &mut self,
+        kept: impl IntoIterator<Item = (Slot, Keep)>,
+        error: &EngineError,
+    ) {
+        match (error.caches(), error) {
+            // The record was wrong. Nothing is relied on from here, so the slot can be used again.
+            (_, EngineError::Step { slot, .. }) => self.extended(*slot, 0, &[], &[]),
+            (Caches::Untouched, _) => {}
+            (Caches::Cut, _) => kept.into_iter().for_each(|(slot, keep)| {
+                if let Some(cached) = self.slots.get_mut(slot.0 as usize) {
+                    cached.cut(keep);
+                }
+            }),
+            (Caches::Lost, _) => self.clear(),
+        }
+    }
+
+    /// Notes that no slot holds anything.
+    pub(crate) fn clear(&mut self) {
+        self.slots.fill(Cached::default());
+    }
+}
 
 /// The tokens in a slot's cache: the trunk, and above it the tree of the last drafts.
 #[derive(Debug, Clone, Default)]
@@ -36,17 +103,14 @@ impl Cached {
         while let Some(next) = wanted.get(len).and_then(|token| self.child(node, *token)) {
             (node, len) = (next, len + 1);
         }
-        Reuse { keep: Keep::To(node), len }
+        // What keeps nothing relies on nothing.
+        let keep = if len == 0 { Keep::Trunk(0) } else { Keep::To { node, len } };
+        Reuse { keep, len }
     }
 
     /// How many tokens of the trunk `tokens` begins with.
     pub(crate) fn shared(&self, tokens: &[Token]) -> usize {
         self.trunk.iter().zip(tokens).take_while(|(a, b)| a == b).count()
-    }
-
-    /// Notes that the first `len` tokens of another slot's trunk were copied here.
-    pub(crate) fn copied(&mut self, from: &Self, len: usize) {
-        self.extended(0, &from.trunk[..len], &[]);
     }
 
     /// The trunk.
@@ -60,34 +124,27 @@ impl Cached {
         self.tree.iter().position(|branch| *branch == wanted).map(|index| index + 1)
     }
 
-    /// Notes a step that ran: the trunk is now `trunk`, of which `kept` tokens were cached before,
-    /// and `tree` stands on it.
-    pub(crate) fn extended(&mut self, kept: usize, trunk: &[Token], tree: &[Branch]) {
+    fn extended(&mut self, kept: usize, trunk: &[Token], tree: &[Branch]) {
         self.trunk.truncate(kept);
         self.trunk.extend_from_slice(&trunk[self.trunk.len()..]);
         self.tree.clear();
         self.tree.extend_from_slice(tree);
     }
 
-    /// Notes a step that kept everything and added to the tree.
-    pub(crate) fn grown(&mut self, branches: &[Branch]) {
-        self.tree.extend_from_slice(branches);
-    }
-
-    /// Notes such a step that failed.
-    pub(crate) fn not_grown(&mut self, error: &EngineError) {
-        if error.caches() == Caches::Lost {
-            *self = Self::default();
+    fn cut(&mut self, keep: Keep) {
+        match keep {
+            Keep::All(_) => return,
+            Keep::To { mut node, .. } => {
+                let mut path = Vec::new();
+                while let Some(branch) = node.checked_sub(1).and_then(|at| self.tree.get(at)) {
+                    path.push(branch.token);
+                    node = branch.parent;
+                }
+                self.trunk.extend(path.into_iter().rev());
+            }
+            Keep::Trunk(len) => self.trunk.truncate(len),
         }
-    }
-
-    /// Notes a step that failed: it had kept the first `kept` of `tokens`.
-    pub(crate) fn failed(&mut self, kept: usize, tokens: &[Token], error: &EngineError) {
-        match error.caches() {
-            Caches::Untouched => {}
-            Caches::Cut => self.extended(kept, &tokens[..kept], &[]),
-            Caches::Lost => *self = Self::default(),
-        }
+        self.tree.clear();
     }
 }
 
@@ -104,6 +161,10 @@ mod tests {
         Cached { trunk: tokens(trunk), tree: tree.collect() }
     }
 
+    fn to(node: usize, len: usize) -> Keep {
+        Keep::To { node, len }
+    }
+
     fn reuse(cached: &Cached, ids: &[u32]) -> (Keep, usize) {
         let Reuse { keep, len } = cached.reuse(&tokens(ids));
         (keep, len)
@@ -111,21 +172,21 @@ mod tests {
 
     #[test]
     fn an_empty_cache_keeps_nothing() {
-        assert_eq!(reuse(&Cached::default(), &[1, 2]), (Keep::To(0), 0));
+        assert_eq!(reuse(&Cached::default(), &[1, 2]), (Keep::Trunk(0), 0));
     }
 
     #[test]
     fn the_last_token_always_runs() {
         assert_eq!(reuse(&cached(&[1, 2], &[]), &[1, 2]), (Keep::Trunk(1), 1));
-        assert_eq!(reuse(&cached(&[1], &[(0, 2)]), &[1, 2]), (Keep::To(0), 1));
+        assert_eq!(reuse(&cached(&[1], &[(0, 2)]), &[1, 2]), (to(0, 1), 1));
     }
 
     #[test]
     fn the_accepted_branch_is_kept() {
         let cached = cached(&[1], &[(0, 2), (0, 3), (2, 4), (2, 5)]);
-        assert_eq!(reuse(&cached, &[1, 3, 5, 9]), (Keep::To(4), 3));
-        assert_eq!(reuse(&cached, &[1, 3, 6, 9]), (Keep::To(2), 2));
-        assert_eq!(reuse(&cached, &[1, 7, 5, 9]), (Keep::To(0), 1));
+        assert_eq!(reuse(&cached, &[1, 3, 5, 9]), (to(4, 3), 3));
+        assert_eq!(reuse(&cached, &[1, 3, 6, 9]), (to(2, 2), 2));
+        assert_eq!(reuse(&cached, &[1, 7, 5, 9]), (to(0, 1), 1));
     }
 
     #[test]
@@ -138,22 +199,28 @@ mod tests {
         let mut cached = cached(&[1], &[(0, 2)]);
         let text = tokens(&[1, 2, 3]);
         cached.extended(2, &text, &[Branch { parent: 0, token: Token(7) }]);
-        assert_eq!(reuse(&cached, &[1, 2, 3, 7, 8]), (Keep::To(1), 4));
+        assert_eq!(reuse(&cached, &[1, 2, 3, 7, 8]), (to(1, 4), 4));
     }
 
     #[test]
     fn an_error_says_what_is_left() {
-        let text = tokens(&[1, 2, 3]);
+        let mut slots = SlotCaches::new(3);
+        slots.slots.fill(cached(&[1, 2, 4], &[(0, 5)]));
+        // Steps of the first two slots failed.
         let after = |error: EngineError| {
-            let mut cached = cached(&[1, 2, 4], &[(0, 5)]);
-            cached.failed(2, &text, &error);
-            cached
+            let mut slots = slots.clone();
+            slots.failed([(Slot(0), Keep::Trunk(2)), (Slot(1), to(1, 4))], &error);
+            [0, 1, 2].map(|slot| reuse(slots.of(Slot(slot)), &[1, 2, 4, 5, 6]))
         };
+        let all = (to(1, 4), 4);
+        let none = (Keep::Trunk(0), 0);
         let untouched = after(EngineError::Token { token: Token(9), vocab_len: 9 });
-        assert_eq!(reuse(&untouched, &[1, 2, 4, 5, 6]), (Keep::To(1), 4));
+        assert_eq!(untouched, [all; 3]);
         let cut = after(EngineError::Full { tokens: 1 });
-        assert_eq!(reuse(&cut, &[1, 2, 4, 5, 6]), (Keep::To(0), 2));
+        assert_eq!(cut, [(to(0, 2), 2), (to(0, 4), 4), all]);
         let lost = after(EngineError::Broken { backend: "toy", code: -3 });
-        assert_eq!(reuse(&lost, &[1, 2, 4, 5, 6]), (Keep::To(0), 0));
+        assert_eq!(lost, [none; 3]);
+        let mistaken = after(EngineError::Step { slot: Slot(1), reason: String::new() });
+        assert_eq!(mistaken, [all, none, all]);
     }
 }

@@ -93,8 +93,8 @@ fn alone(
     read(engine, &tokens)?;
     let (mut rows, mut output) = (Vec::new(), Output::default());
     for _ in 0..positions {
-        let trunk = &tokens[tokens.len() - 1..];
-        let step = Step { slot: Slot(0), keep: Keep::All, trunk, tree: &[], rows: Rows::Trunk };
+        let (keep, trunk) = (Keep::All(tokens.len() - 1), &tokens[tokens.len() - 1..]);
+        let step = Step { slot: Slot(0), keep, trunk, tree: &[], rows: Rows::Trunk };
         engine.extend(&[step], &mut output)?;
         rows.push(output.row(0).to_vec());
         tokens.push(best(output.row(0)));
@@ -111,7 +111,7 @@ fn in_blocks(
 ) -> Result<Vec<Vec<f32>>, EngineError> {
     let mut done = tokens.len() - positions - 1;
     read(engine, &tokens[..=done])?;
-    let (mut rows, mut output, mut keep) = (Vec::new(), Output::default(), Keep::All);
+    let (mut rows, mut output, mut keep) = (Vec::new(), Output::default(), Keep::All(done));
     while rows.len() < positions {
         let drafted = &tokens[done + 1..tokens.len().min(done + len.max(1))];
         let branch = |(parent, token): (usize, &Token)| Branch { parent, token: *token };
@@ -120,7 +120,8 @@ fn in_blocks(
         let step = Step { slot: Slot(0), keep, trunk, tree: &tree, rows: Rows::All };
         engine.extend(&[step], &mut output)?;
         rows.extend((0..output.len()).map(|row| output.row(row).to_vec()));
-        (keep, done) = (Keep::To(tree.len()), done + 1 + tree.len());
+        done += 1 + tree.len();
+        keep = Keep::To { node: tree.len(), len: done };
     }
     rows.truncate(positions);
     Ok(rows)

@@ -16,16 +16,43 @@ use forerun_verify::Token;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
-/// What a step leaves of its slot's cache before it appends.
+/// What a step leaves of its slot's cache before it appends, and how many tokens that is. A step
+/// relies on that number: an engine whose slot would keep another one refuses the step before it
+/// touches anything, so that nothing is appended to a cache that is not what the caller believes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// All of it. New tokens may grow from any node of the tree.
-    All,
-    /// The trunk and the path to this node, which become the trunk. Node 0 is the trunk's end;
-    /// the others are numbered from 1 as they were appended since the last cut.
-    To(usize),
-    /// The first tokens of the trunk; the tree is forgotten.
+    /// All of it, so many tokens. New tokens may grow from any node of the tree.
+    All(usize),
+    /// The trunk and the path to a node, which become the trunk.
+    To {
+        /// The node. Node 0 is the trunk's end; the others are numbered from 1 as they were
+        /// appended since the last cut.
+        node: usize,
+        /// How many tokens trunk and path have together.
+        len: usize,
+    },
+    /// The first tokens of the trunk; the tree is forgotten. `Trunk(0)` relies on nothing.
     Trunk(usize),
+}
+
+impl Keep {
+    /// How many cached tokens the step relies on.
+    ///
+    /// ```
+    /// # use forerun_decode::Keep;
+    /// assert_eq!(Keep::To { node: 2, len: 9 }.len(), 9);
+    /// assert!(Keep::Trunk(0).is_empty());
+    /// ```
+    pub fn len(&self) -> usize {
+        match self {
+            Self::All(len) | Self::To { len, .. } | Self::Trunk(len) => *len,
+        }
+    }
+
+    /// Whether it relies on nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// A drafted token: where in the tree it grows, and what it is.
@@ -58,7 +85,8 @@ pub enum Rows {
 /// let branch = |parent, id| Branch { parent, token: Token(id) };
 /// let tree = [branch(0, 7), branch(1, 8), branch(1, 9)];
 /// let trunk = [Token(5)];
-/// let step = Step { slot: Slot(0), keep: Keep::To(0), trunk: &trunk, tree: &tree, rows: Rows::All };
+/// let keep = Keep::Trunk(0);
+/// let step = Step { slot: Slot(0), keep, trunk: &trunk, tree: &tree, rows: Rows::All };
 /// assert_eq!(step.row_count(), 4);
 /// ```
 #[derive(Debug, Clone, Copy)]

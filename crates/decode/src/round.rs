@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use forerun_verify::{Block, Chance, Draft, DraftError, Node, Refusal, RowError, Token, Verdict};
 
-use crate::cache::Reuse;
+use crate::cache::{Reuse, SlotCaches};
 use crate::constraint::{Constraint, ConstraintError};
 use crate::control::Costs;
 use crate::cost::{CostCurve, Pass};
 use crate::draft::{Ask, DraftFailure, Drafter, Draw};
-use crate::engine::{Branch, Engine, EngineError, Output, Rows, Step};
+use crate::engine::{Branch, Engine, EngineError, Output, Rows, Slot, Step};
 use crate::logprob::TokenLogprob;
 use crate::sequence::{Sequence, Verification};
 
@@ -159,6 +159,8 @@ pub enum DecodeError {
 pub struct Decoder {
     target: Box<dyn Engine>,
     drafters: Vec<Box<dyn Drafter>>,
+    /// What the target's slots hold.
+    caches: SlotCaches,
     output: Output,
 }
 
@@ -192,7 +194,8 @@ impl Decoder {
         if !drafters.is_empty() && !target.can_cut() {
             return Err(DecodeError::CannotDraft);
         }
-        Ok(Self { target, drafters, output: Output::default() })
+        let caches = SlotCaches::new(target.slot_count());
+        Ok(Self { target, drafters, caches, output: Output::default() })
     }
 
     /// The target.
@@ -262,23 +265,43 @@ impl Decoder {
             drafters.push(drafter.measure(share.min(may_take / 3))?);
         }
         let left = may_take.saturating_sub(started.elapsed());
-        let target = CostCurve::measure(&mut *self.target, left)?;
+        let target = CostCurve::measure(&mut *self.target, left);
+        self.caches.clear();
+        let target = target?;
         Ok(Costs { target, drafters })
     }
 
-    /// Gives a sequence the beginning it shares with another, in the caches of target and drafters,
-    /// where that is more than it has and the engine can. Gives whether it did.
-    pub fn share(&mut self, from: &Sequence, to: &mut Sequence) -> bool {
-        let len = from.cached.shared(&to.tokens);
-        let worth = from.slot() != to.slot() && len > to.cached.shared(&to.tokens);
-        if !worth || !self.target.copy(from.slot(), to.slot(), len) {
+    /// Copies the prefix that a sequence shares with what another slot holds into its own slot, in
+    /// the caches of target and drafters, if that is more than it has and the engine can. Returns
+    /// whether it did.
+    pub fn share(&mut self, from: Slot, to: &Sequence) -> bool {
+        let len = self.shares(from, &to.tokens);
+        let worth = from != to.slot() && len > self.shares(to.slot(), &to.tokens);
+        if !worth || !self.target.copy(from, to.slot(), len) {
             return false;
         }
-        to.cached.copied(&from.cached, len);
+        self.caches.copied(from, to.slot(), len);
         for drafter in &mut self.drafters {
-            drafter.copy(from.slot(), to.slot(), len);
+            drafter.copy(from, to.slot(), len);
         }
         true
+    }
+
+    /// How many of these tokens the target's slot holds as a prefix, whoever left them there.
+    pub fn shares(&self, slot: Slot, tokens: &[Token]) -> usize {
+        self.caches.of(slot).shared(tokens)
+    }
+
+    /// How many tokens of a sequence the target has yet to run before the next can be drawn.
+    pub fn unread(&self, sequence: &Sequence) -> usize {
+        let cached = self.caches.of(sequence.slot());
+        sequence.tokens.len() - cached.reuse(&sequence.tokens).len
+    }
+
+    /// The tokens the target's slot holds; none after an error that lost the caches
+    /// ([`crate::Caches::Lost`]).
+    pub fn cached_tokens(&self, slot: Slot) -> &[Token] {
+        self.caches.of(slot).trunk()
     }
 
     /// Lets every drafter propose for the sequences that name it.
@@ -354,8 +377,11 @@ impl Decoder {
         turns: &mut [Turn<'_>],
         drafts: Vec<Drafted>,
     ) -> Result<Vec<Share>, DecodeError> {
-        let shares: Vec<Share> =
-            turns.iter().zip(drafts).map(|(turn, draft)| share(turn.sequence, draft)).collect();
+        let share = |(turn, draft): (&Turn<'_>, Drafted)| {
+            let reuse = self.caches.of(turn.sequence.slot()).reuse(&turn.sequence.tokens);
+            share(turn.sequence, reuse, draft)
+        };
+        let shares: Vec<Share> = turns.iter().zip(drafts).map(share).collect();
         let steps = turns.iter().zip(&shares).map(|(turn, share)| Step {
             slot: turn.sequence.slot(),
             keep: share.reuse.keep,
@@ -364,14 +390,16 @@ impl Decoder {
             rows: share.rows,
         });
         let result = self.target.extend(&steps.collect::<Vec<_>>(), &mut self.output);
-        for (turn, share) in turns.iter_mut().zip(&shares) {
-            let Sequence { tokens, cached, .. } = &mut *turn.sequence;
-            match &result {
-                Ok(()) => cached.extended(share.reuse.len, &tokens[..share.end], &share.tree),
-                Err(error) => cached.failed(share.reuse.len, tokens, error),
-            }
+        if let Err(error) = result {
+            let kept = turns.iter().zip(&shares);
+            let kept = kept.map(|(turn, share)| (turn.sequence.slot(), share.reuse.keep));
+            self.caches.failed(kept, &error);
+            return Err(error.into());
         }
-        result?;
+        for (turn, share) in turns.iter().zip(&shares) {
+            let (slot, tokens) = (turn.sequence.slot(), &turn.sequence.tokens);
+            self.caches.extended(slot, share.reuse.len, &tokens[..share.end], &share.tree);
+        }
         Ok(shares)
     }
 }
@@ -414,10 +442,9 @@ fn ask<'a>(
     }
 }
 
-fn share(sequence: &Sequence, drafted: Drafted) -> Share {
+fn share(sequence: &Sequence, reuse: Reuse, drafted: Drafted) -> Share {
     let Drafted { tree: draft, guesses } = drafted;
     let len = sequence.tokens.len();
-    let reuse = sequence.cached.reuse(&sequence.tokens);
     let end = len.min(reuse.len + sequence.read_max.max(1));
     // Read again after the caches were lost: the draft would stand on half a text.
     let (rows, draft) =

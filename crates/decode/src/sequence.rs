@@ -6,7 +6,6 @@ use forerun_verify::{
     Block, BlockRule, Chance, CoupledRule, Draft, Noise, Refusal, Rule, Scheme, Token, Verdict,
 };
 
-use crate::cache::Cached;
 use crate::constraint::Constraint;
 use crate::engine::Slot;
 use crate::sampling::Sampling;
@@ -131,7 +130,8 @@ impl Plan {
 /// The default of [`Sequence::read_max`].
 const READ_MAX: usize = 512;
 
-/// The committed tokens of one request, prompt included, and what is cached of them.
+/// The committed tokens of one request, prompt included, and the slot whose cache they use. What
+/// that slot holds is the decoder's to know: see [`crate::Decoder::unread`].
 ///
 /// ```
 /// use forerun_decode::*;
@@ -147,7 +147,6 @@ pub struct Sequence {
     /// How many tokens it began with: the prompt, and what was made of the text before.
     begun_len: usize,
     len_max: usize,
-    pub(crate) cached: Cached,
     /// How its tokens are drawn.
     pub sampling: Sampling,
     /// What it is held to.
@@ -162,7 +161,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence in a slot that holds nothing.
+    /// A sequence in a slot, without a prompt yet.
     pub fn new(slot: Slot, sampling: Sampling, plan: Plan) -> Self {
         Self {
             slot,
@@ -170,7 +169,6 @@ impl Sequence {
             prompt_len: 0,
             begun_len: 0,
             len_max: 0,
-            cached: Cached::default(),
             sampling,
             constraint: None,
             logprobs: None,
@@ -206,21 +204,6 @@ impl Sequence {
     /// Whether no token was added since it was begun or resumed.
     pub(crate) fn is_new(&self) -> bool {
         self.tokens.len() == self.begun_len
-    }
-
-    /// How many of these tokens its slot holds as a text's beginning, this one's or an earlier one's.
-    pub fn shares(&self, tokens: &[Token]) -> usize {
-        self.cached.shared(tokens)
-    }
-
-    /// How many tokens of its own are yet to be read before the next can be drawn.
-    pub fn unread(&self) -> usize {
-        self.tokens.len() - self.cached.reuse(&self.tokens).len
-    }
-
-    /// The tokens its slot holds.
-    pub fn cached_tokens(&self) -> &[Token] {
-        self.cached.trunk()
     }
 
     /// The slot whose cache it uses.

@@ -57,7 +57,8 @@ fn mix(state: u64) -> u64 {
 /// let mut engine = ToyEngine::new(model.clone(), 16);
 /// let mut output = Output::default();
 /// let trunk = [Token(0), Token(1)];
-/// let step = Step { slot: Slot(0), keep: Keep::All, trunk: &trunk, tree: &[], rows: Rows::Trunk };
+/// let keep = Keep::Trunk(0);
+/// let step = Step { slot: Slot(0), keep, trunk: &trunk, tree: &[], rows: Rows::Trunk };
 /// engine.extend(&[step], &mut output)?;
 /// assert_eq!(output.row(0), model.logits(&trunk));
 /// # Ok::<(), EngineError>(())
@@ -116,11 +117,14 @@ impl ToyEngine {
                 return fail("two steps in one pass".into());
             }
             let (base, room) = match step.keep {
-                Keep::All => (cache.tree.len(), cache.trunk.len() + cache.tree.len()),
-                Keep::To(node) if node <= cache.tree.len() => (0, cache.path(node).len()),
+                Keep::All(_) => (cache.tree.len(), cache.trunk.len() + cache.tree.len()),
+                Keep::To { node, .. } if node <= cache.tree.len() => (0, cache.path(node).len()),
                 Keep::Trunk(len) if len <= cache.trunk.len() => (0, len),
                 keep => return fail(format!("{keep:?} of {cache:?}")),
             };
+            if room != step.keep.len() {
+                return fail(format!("{:?} of {cache:?}, which keeps {room} tokens", step.keep));
+            }
             if base > 0 && !step.trunk.is_empty() {
                 return fail("a trunk under a tree that is kept".into());
             }
@@ -157,8 +161,8 @@ impl ToySlot {
 
     fn cut(&mut self, keep: Keep) {
         match keep {
-            Keep::All => {}
-            Keep::To(node) => *self = Self { trunk: self.path(node), tree: Vec::new() },
+            Keep::All(_) => {}
+            Keep::To { node, .. } => *self = Self { trunk: self.path(node), tree: Vec::new() },
             Keep::Trunk(len) => {
                 self.trunk.truncate(len);
                 self.tree.clear();
@@ -189,8 +193,10 @@ impl Engine for ToyEngine {
     }
 
     fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
-        let trunk = self.slots[from.0 as usize].trunk[..len].to_vec();
-        self.slots[to.0 as usize] = ToySlot { trunk, tree: Vec::new() };
+        let trunk = self.slots.get(from.0 as usize).and_then(|slot| slot.trunk.get(..len));
+        let Some(trunk) = trunk.map(<[Token]>::to_vec).filter(|_| from != to) else { return false };
+        let Some(slot) = self.slots.get_mut(to.0 as usize) else { return false };
+        *slot = ToySlot { trunk, tree: Vec::new() };
         true
     }
 

@@ -371,6 +371,10 @@ impl Plan {
         self.sharing.clear();
         self.cut.clone_from(tree);
         self.cut.cut(step.keep, paths, &mut self.cutting)?;
+        let (kept, relied) = (self.cut.len(), step.keep.len());
+        if kept != relied {
+            return Err(format!("the step relies on {relied} cached tokens, and it keeps {kept}"));
+        }
         self.grown.clone_from(&self.cut);
         self.grown.append_trunk(step.trunk.len())?;
         self.grown.append_nodes(step.tree, paths, &mut self.sharing)?;

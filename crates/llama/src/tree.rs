@@ -108,7 +108,7 @@ impl Tree {
         changes: &mut Vec<Change>,
     ) -> Result<(), String> {
         match keep {
-            Keep::All => Ok(()),
+            Keep::All(_) => Ok(()),
             Keep::Trunk(n) if n > self.trunk_len => Err(format!(
                 "{n} tokens of the trunk are to be kept, but it has {}",
                 self.trunk_len
@@ -121,8 +121,8 @@ impl Tree {
                 self.clear_nodes();
                 Ok(())
             }
-            Keep::To(node) if node > self.nodes.len() => Err(self.no_node(node)),
-            Keep::To(node) => {
+            Keep::To { node, .. } if node > self.nodes.len() => Err(self.no_node(node)),
+            Keep::To { node, .. } => {
                 self.cut_to(node, paths, changes);
                 Ok(())
             }
@@ -341,7 +341,7 @@ mod tests {
     fn keeping_a_node_leaves_every_path_with_the_new_trunk() {
         // Nodes 1-2-3 on path 0, 2-4-5 on path 1, path 2 unused.
         let mut tree = grown(&[0, 1, 2, 2, 4], 3);
-        let changes = cut(&mut tree, Keep::To(4), 3);
+        let changes = cut(&mut tree, Keep::To { node: 4, len: 13 }, 3);
         assert_eq!(
             changes,
             [remove(0, 10), remove(1, 13), share(1, 0, 10..13), share(1, 2, 10..13)]
@@ -353,7 +353,8 @@ mod tests {
     #[test]
     fn keeping_node_0_forgets_the_tree() {
         let mut tree = grown(&[0, 0], 3);
-        assert_eq!(cut(&mut tree, Keep::To(0), 3), [remove(0, 10), remove(1, 10)]);
+        let keep = Keep::To { node: 0, len: 10 };
+        assert_eq!(cut(&mut tree, keep, 3), [remove(0, 10), remove(1, 10)]);
         assert_eq!(tree.len(), 10);
     }
 
@@ -434,18 +435,22 @@ mod tests {
         for _ in 0..5000 {
             let keep = match below(4) {
                 0 => Keep::Trunk(below(trunk.len() + 1)),
-                1 => Keep::To(below(nodes.len() + 1)),
-                _ => Keep::All,
+                1 => {
+                    let node = below(nodes.len() + 1);
+                    Keep::To { node, len: trunk.len() + way(&nodes, node).len() }
+                }
+                _ => Keep::All(trunk.len() + nodes.len()),
             };
             let mut changes = Vec::new();
             tree.cut(keep, PATHS, &mut changes).unwrap();
             cells.apply(&changes);
             match keep {
-                Keep::All => {}
+                Keep::All(_) => {}
                 Keep::Trunk(n) => trunk.truncate(n),
-                Keep::To(node) => trunk.extend(way(&nodes, node)),
+                Keep::To { node, .. } => trunk.extend(way(&nodes, node)),
             }
-            if keep != Keep::All {
+            assert!(keep.len() <= tree.len());
+            if !matches!(keep, Keep::All(_)) {
                 nodes.clear();
             }
             if nodes.is_empty() && below(2) == 0 {

@@ -26,18 +26,18 @@ fn a_full_slot_says_so_and_can_still_be_used() {
     let mut options = options(1, 2);
     options.context_len = Some(count(20));
     let mut engine = LlamaEngine::new(&model, &options).unwrap();
-    rows(&mut engine, step(Keep::All, &text[..16], &[], Rows::None));
+    rows(&mut engine, step(Keep::All(0), &text[..16], &[], Rows::None));
 
     // Five more do not fit, nor do two and a tree of three; the cut asked for is made all the same.
     let tree = [0, 0, 1].map(|parent| Branch { parent, token: text[0] });
-    let error = refusal(&mut engine, step(Keep::All, &text[16..21], &[], Rows::Trunk));
+    let error = refusal(&mut engine, step(Keep::All(16), &text[16..21], &[], Rows::Trunk));
     assert_eq!(error, EngineError::Full { tokens: 5 });
     assert_eq!(engine.cached_len(Slot(0)), 16);
     let error = refusal(&mut engine, step(Keep::Trunk(14), &text[14..18], &tree, Rows::Tree));
     assert_eq!((error.caches(), engine.cached_len(Slot(0))), (Caches::Cut, 14));
 
     // Up to the brim.
-    let row = rows(&mut engine, step(Keep::All, &text[14..20], &[], Rows::Trunk));
+    let row = rows(&mut engine, step(Keep::All(14), &text[14..20], &[], Rows::Trunk));
     assert!(row[0] == row_after(&mut common::engine(1, 1), &text[..20]));
     assert!(engine.is_consistent());
 }
@@ -48,29 +48,34 @@ fn a_mistake_in_any_step_leaves_every_cache_untouched() {
     let text = tokens(&model, TEXT);
     let mut engine = common::engine(2, 2);
     let tree = [0, 1, 1].map(|parent| Branch { parent, token: text[30] });
-    rows(&mut engine, step(Keep::All, &text[..8], &tree, Rows::None));
+    rows(&mut engine, step(Keep::All(0), &text[..8], &tree, Rows::None));
 
     let token = |token: u32| [Token(token)];
     let far = u32::try_from(engine.vocab_len()).unwrap();
     let (far, near) = (token(far), token(0));
     let leaf = |parent: usize| [Branch { parent, token: Token(0) }];
     let (orphan, third) = (leaf(4), leaf(0));
-    let base = step(Keep::All, &[], &[], Rows::None);
+    let base = step(Keep::All(11), &[], &[], Rows::None);
+    let to = |node, len| Keep::To { node, len };
     let wrong = [
-        ("token 49152 is out of range", Step { trunk: &far, keep: Keep::To(0), ..base }),
+        ("token 49152 is out of range", Step { trunk: &far, keep: to(0, 8), ..base }),
         ("there are only 2 slots", Step { slot: Slot(2), ..base }),
         ("there is no node 4", Step { tree: &orphan, ..base }),
-        ("there is no node 5", Step { keep: Keep::To(5), ..base }),
+        ("there is no node 5", Step { keep: to(5, 9), ..base }),
         ("more than 2 leaves", Step { tree: &third, ..base }),
         ("cannot grow under", Step { trunk: &near, ..base }),
         ("9 tokens of the trunk", Step { keep: Keep::Trunk(9), ..base }),
+        ("relies on 9 cached tokens, and it keeps 11", Step { keep: Keep::All(9), ..base }),
+        ("relies on 9 cached tokens, and it keeps 8", Step { keep: to(0, 9), ..base }),
+        ("relies on 8 cached tokens, and it keeps 10", Step { keep: to(2, 8), ..base }),
         ("gets no token", Step { rows: Rows::Trunk, ..base }),
         ("gets no token", Step { rows: Rows::All, tree: &tree[..0], ..base }),
     ];
     let mut output = Output::default();
     for (words, step) in wrong {
         // A step before it that is in order is not carried out either.
-        let other = Step { slot: Slot(1), trunk: &text[..3], ..base };
+        let keep = Keep::All(0);
+        let other = Step { slot: Slot(1), keep, trunk: &text[..3], ..base };
         let error = engine.extend(&[other, step], &mut output).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
         assert_eq!(error.caches(), Caches::Untouched, "{error}");
@@ -80,7 +85,7 @@ fn a_mistake_in_any_step_leaves_every_cache_untouched() {
     let error = engine.extend(&[base, base], &mut output).unwrap_err();
     assert!(error.to_string().contains("occurs in two steps"), "{error}");
 
-    let row = rows(&mut engine, step(Keep::To(2), &text[40..41], &[], Rows::Trunk));
+    let row = rows(&mut engine, step(to(2, 10), &text[40..41], &[], Rows::Trunk));
     let sequence = [&text[..8], &[text[30], text[30]], &text[40..41]].concat();
     assert!(row[0] == row_after(&mut common::engine(1, 1), &sequence));
 }
@@ -95,11 +100,11 @@ fn an_interrupted_pass_can_be_made_again() {
     options.pass_len = count(8);
     let mut engine = LlamaEngine::new(&model, &options).unwrap();
     let tree = [0, 0, 1, 2].map(|parent| Branch { parent, token: text[30 + parent] });
-    rows(&mut engine, step(Keep::All, &text[..10], &tree[..2], Rows::None));
+    rows(&mut engine, step(Keep::All(0), &text[..10], &tree[..2], Rows::None));
 
     // Before the pass, and at some point of it from another thread.
     flag.store(true, Ordering::Relaxed);
-    let error = refusal(&mut engine, step(Keep::All, &[], &tree[2..], Rows::Tree));
+    let error = refusal(&mut engine, step(Keep::All(12), &[], &tree[2..], Rows::Tree));
     assert_eq!(error, EngineError::Interrupted);
     assert_eq!(engine.cached_len(Slot(0)), 12);
     flag.store(false, Ordering::Relaxed);
@@ -114,7 +119,7 @@ fn an_interrupted_pass_can_be_made_again() {
                 flag.store(true, Ordering::Relaxed);
             });
             ready.wait();
-            let long = Step { slot: Slot(1), ..step(Keep::All, &prompt, &[], Rows::Trunk) };
+            let long = Step { slot: Slot(1), ..step(Keep::All(0), &prompt, &[], Rows::Trunk) };
             let error = refusal(&mut engine, long);
             assert_eq!((error.caches(), &error), (Caches::Cut, &EngineError::Interrupted));
         });
@@ -122,7 +127,8 @@ fn an_interrupted_pass_can_be_made_again() {
     assert_eq!([0, 1].map(|slot| engine.cached_len(Slot(slot))), [12, 0]);
     flag.store(false, Ordering::Relaxed);
 
-    let row = rows(&mut engine, step(Keep::To(1), &text[40..41], &[], Rows::Trunk));
+    let keep = Keep::To { node: 1, len: 11 };
+    let row = rows(&mut engine, step(keep, &text[40..41], &[], Rows::Trunk));
     let sequence = [&text[..10], &[text[30]], &text[40..41]].concat();
     assert!(row[0] == row_after(&mut common::engine(1, 1), &sequence));
 }
@@ -154,7 +160,7 @@ fn every_cache_type_runs() {
         let mut options = options(1, 1);
         (options.cache_keys, options.cache_values) = (kind, Some(kind));
         let mut engine = LlamaEngine::new(&model, &options).unwrap();
-        let row = rows(&mut engine, step(Keep::All, &text[..8], &[], Rows::Trunk));
+        let row = rows(&mut engine, step(Keep::All(0), &text[..8], &[], Rows::Trunk));
         assert!(row[0].iter().all(|logit| logit.is_finite()), "{kind}");
     }
 }
@@ -169,7 +175,7 @@ fn an_engine_made_while_interrupted_works_afterwards() {
     let mut engine = LlamaEngine::new(&model, &options).unwrap();
     assert!(engine.can_cut());
     flag.store(false, Ordering::Relaxed);
-    let row = rows(&mut engine, step(Keep::All, &text[..8], &[], Rows::Trunk));
+    let row = rows(&mut engine, step(Keep::All(0), &text[..8], &[], Rows::Trunk));
     assert!(row[0] == row_after(&mut common::engine(1, 1), &text[..8]));
 }
 
@@ -178,7 +184,7 @@ fn a_step_may_append_nothing() {
     let model = common::model();
     let text = tokens(&model, TEXT);
     let mut engine = common::engine(1, 1);
-    rows(&mut engine, step(Keep::All, &text[..8], &[], Rows::None));
+    rows(&mut engine, step(Keep::All(0), &text[..8], &[], Rows::None));
     rows(&mut engine, step(Keep::Trunk(3), &[], &[], Rows::Tree));
     assert_eq!(engine.cached_len(Slot(0)), 3);
     engine.extend(&[], &mut Output::default()).unwrap();

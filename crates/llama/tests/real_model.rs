@@ -16,17 +16,17 @@ fn a_block_gives_the_rows_of_its_tokens_one_by_one() {
     let (prompt, block) = (&text[..20], &text[20..28]);
     let mut engine = engine(1, 1);
 
-    let mut single = rows(&mut engine, step(Keep::All, prompt, &[], Rows::Trunk));
-    for token in block {
-        let token = std::slice::from_ref(token);
-        single.extend(rows(&mut engine, step(Keep::All, token, &[], Rows::Trunk)));
+    let mut single = rows(&mut engine, step(Keep::All(0), prompt, &[], Rows::Trunk));
+    for (index, token) in block.iter().enumerate() {
+        let (keep, token) = (Keep::All(prompt.len() + index), std::slice::from_ref(token));
+        single.extend(rows(&mut engine, step(keep, token, &[], Rows::Trunk)));
     }
 
     let tree: Vec<Branch> =
         block.iter().enumerate().map(|(parent, &token)| Branch { parent, token }).collect();
     let (last, before) = prompt.split_last().unwrap();
     rows(&mut engine, step(Keep::Trunk(0), before, &[], Rows::None));
-    let joint = rows(&mut engine, step(Keep::All, &[*last], &tree, Rows::All));
+    let joint = rows(&mut engine, step(Keep::All(before.len()), &[*last], &tree, Rows::All));
     assert!(single == joint, "rows of a block differ from rows one by one");
 }
 
@@ -40,7 +40,7 @@ fn a_tree_gives_the_rows_of_its_paths() {
     let tree: Vec<Branch> = [(0, 30), (1, 31), (2, 32), (2, 40), (4, 41), (3, 33), (5, 42)]
         .map(|(parent, index)| Branch { parent, token: text[index] })
         .to_vec();
-    let joint = rows(&mut engine, step(Keep::All, prompt, &tree, Rows::All));
+    let joint = rows(&mut engine, step(Keep::All(0), prompt, &tree, Rows::All));
 
     let mut alone = common::engine(1, 1);
     assert!(joint[0] == row_after(&mut alone, prompt));
@@ -51,7 +51,8 @@ fn a_tree_gives_the_rows_of_its_paths() {
 
     // Accept the first branch but its last token, and go on.
     let next = text[49];
-    let after = rows(&mut engine, step(Keep::To(3), &[next], &[], Rows::Trunk));
+    let keep = Keep::To { node: 3, len: prompt.len() + 3 };
+    let after = rows(&mut engine, step(keep, &[next], &[], Rows::Trunk));
     let sequence: Vec<Token> =
         prompt.iter().copied().chain(path_to(&tree, 3)).chain([next]).collect();
     assert!(after[0] == row_after(&mut alone, &sequence));
@@ -76,7 +77,8 @@ fn a_later_branch_can_be_accepted() {
     let tail = &text[44..48];
     for node in 1..=tree.len() {
         rows(&mut engine, step(Keep::Trunk(0), prompt, &tree, Rows::None));
-        let after = rows(&mut engine, step(Keep::To(node), tail, &[], Rows::Trunk));
+        let keep = Keep::To { node, len: prompt.len() + path_to(&tree, node).len() };
+        let after = rows(&mut engine, step(keep, tail, &[], Rows::Trunk));
         assert!(engine.is_consistent());
         let right = [prompt, &path_to(&tree, node), tail].concat();
         let near = apart(&after[0], &row_after(&mut alone, &right));
@@ -105,10 +107,11 @@ fn a_kept_tree_grows_from_any_of_its_nodes() {
         &[(5, 23), (6, 26), (0, 40)],
         &[(7, 24)],
     ];
-    rows(&mut engine, step(Keep::All, prompt, &[], Rows::None));
+    rows(&mut engine, step(Keep::All(0), prompt, &[], Rows::None));
     for call in calls {
         let new: Vec<Branch> = call.iter().copied().map(branch).collect();
-        joint.extend(rows(&mut engine, step(Keep::All, &[], &new, Rows::Tree)));
+        let keep = Keep::All(prompt.len() + tree.len());
+        joint.extend(rows(&mut engine, step(keep, &[], &new, Rows::Tree)));
         tree.extend(new);
         assert!(engine.is_consistent());
     }
@@ -132,7 +135,7 @@ fn a_prompt_longer_than_a_batch_runs_in_several() {
     let tree: Vec<Branch> = [(0, 45), (1, 46), (1, 47), (2, 48), (3, 49)]
         .map(|(parent, index)| Branch { parent, token: text[index] })
         .to_vec();
-    let joint = rows(&mut engine, step(Keep::All, &text[..45], &tree, Rows::All));
+    let joint = rows(&mut engine, step(Keep::All(0), &text[..45], &tree, Rows::All));
 
     let mut alone = common::engine(1, 1);
     for (node, row) in joint.iter().enumerate() {

@@ -17,15 +17,18 @@ fn play(engine: &mut LlamaEngine, text: &[Token], dice: &mut Dice, rounds: usize
     let mut tree: Vec<Branch> = Vec::new();
     for _ in 0..rounds {
         let keep = match dice.below(8) {
-            0 => Keep::To(0),
+            0 => Keep::To { node: 0, len: trunk.len() },
             1 if trunk.len() > 8 => Keep::Trunk(trunk.len() - dice.below(4)),
             _ if trunk.len() > LEN_MAX => Keep::Trunk(8 + dice.below(16)),
-            _ => Keep::To(dice.below(tree.len() + 1)),
+            _ => {
+                let node = dice.below(tree.len() + 1);
+                Keep::To { node, len: trunk.len() + path_to(&tree, node).len() }
+            }
         };
         match keep {
-            Keep::To(node) => trunk.extend(path_to(&tree, node)),
+            Keep::To { node, .. } => trunk.extend(path_to(&tree, node)),
             Keep::Trunk(n) => trunk.truncate(n),
-            Keep::All => {}
+            Keep::All(_) => {}
         }
         let next = text[dice.below(text.len())];
         tree = random_tree(text, dice, engine.paths_max());
@@ -34,7 +37,8 @@ fn play(engine: &mut LlamaEngine, text: &[Token], dice: &mut Dice, rounds: usize
         assert_eq!(engine.cached_len(Slot(0)), trunk.len() + tree.len());
     }
     assert!(engine.is_consistent());
-    rows(engine, step(Keep::To(0), &[], &[], Rows::None));
+    let keep = Keep::To { node: 0, len: trunk.len() };
+    rows(engine, step(keep, &[], &[], Rows::None));
     trunk
 }
 
@@ -69,7 +73,8 @@ fn thousand(paths: u32) -> (Vec<f32>, Vec<f32>) {
     assert!(grown < 4 << 20, "memory grew by {grown} bytes in 900 rounds");
 
     let next = text[11];
-    let row = rows(&mut engine, step(Keep::All, &[next], &[], Rows::Trunk)).pop().unwrap();
+    let row =
+        rows(&mut engine, step(Keep::All(trunk.len()), &[next], &[], Rows::Trunk)).pop().unwrap();
     trunk.push(next);
     (row, row_after(&mut common::engine(1, 1), &trunk))
 }

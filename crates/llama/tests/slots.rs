@@ -33,7 +33,7 @@ fn two_slots_in_one_pass_are_as_if_alone() {
     };
     let trees = [path(40, 4), path(44, 2)];
     let steps = [
-        Step { slot: Slot(2), keep: Keep::All, trunk: &[], tree: &trees[0], rows: Rows::Tree },
+        Step { slot: Slot(2), keep: Keep::All(10), trunk: &[], tree: &trees[0], rows: Rows::Tree },
         Step {
             slot: Slot(0),
             keep: Keep::Trunk(9),
@@ -72,14 +72,13 @@ fn slots_in_use_are_moved_together_and_none_loses_what_it_holds() {
     // All hold something; then the first and the last go on, each pass a token.
     let starts = [0, 10, 20, 30];
     for (slot, start) in (0..).zip(starts) {
-        engine.extend(&[step(slot, Keep::All, &text[start..start + 7])], &mut output).unwrap();
+        engine.extend(&[step(slot, Keep::All(0), &text[start..start + 7])], &mut output).unwrap();
     }
     assert_eq!([0, 1, 2, 3].map(|slot| engine.place(Slot(slot))), [0, 1, 2, 3]);
     for len in 7..10 {
         let next = |start: usize| &text[start + len..=start + len];
-        engine
-            .extend(&[step(3, Keep::All, next(30)), step(0, Keep::All, next(0))], &mut output)
-            .unwrap();
+        let keep = Keep::All(len);
+        engine.extend(&[step(3, keep, next(30)), step(0, keep, next(0))], &mut output).unwrap();
         assert!(output.row(0) == row_after(&mut alone, &text[30..=30 + len]), "slot 3 after {len}");
         assert!(output.row(1) == row_after(&mut alone, &text[..=len]), "slot 0 after {len}");
         assert_eq!(engine.place(Slot(0)).abs_diff(engine.place(Slot(3))), 1);
@@ -90,7 +89,7 @@ fn slots_in_use_are_moved_together_and_none_loses_what_it_holds() {
     let steps = [
         step(1, Keep::Trunk(5), &text[5..6]),
         step(2, Keep::Trunk(4), &text[24..25]),
-        step(0, Keep::All, &text[10..11]),
+        step(0, Keep::All(10), &text[10..11]),
     ];
     engine.extend(&steps, &mut output).unwrap();
     for (row, range) in [0..6, 20..25, 0..11].into_iter().enumerate() {
@@ -113,7 +112,7 @@ fn two_slots_with_trees_are_as_if_alone() {
     ];
     let steps = [0, 1].map(|index: usize| Step {
         slot: Slot(if index == 0 { 1 } else { 0 }),
-        keep: Keep::All,
+        keep: Keep::All(0),
         trunk: prompts[index],
         tree: &trees[index],
         rows: Rows::All,
@@ -144,7 +143,7 @@ fn every_slot_has_the_whole_context_for_itself() {
         let steps: Vec<Step<'_>> = (0..slots)
             .map(|slot| Step {
                 slot: Slot(slot),
-                keep: Keep::All,
+                keep: Keep::All(0),
                 trunk: &text[..30],
                 tree: &[],
                 rows: Rows::None,

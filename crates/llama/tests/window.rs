@@ -18,11 +18,11 @@ fn a_window_can_be_cut_back() {
         options.context_len = Some(common::count(1024));
         let mut engine = LlamaEngine::new(&model, &options).unwrap();
         let block = &long[300..310];
-        rows(&mut engine, step(Keep::All, &long[..60], &[], Rows::None));
-        let before = rows(&mut engine, step(Keep::All, block, &[], Rows::Trunk));
+        rows(&mut engine, step(Keep::All(0), &long[..60], &[], Rows::None));
+        let before = rows(&mut engine, step(Keep::All(60), block, &[], Rows::Trunk));
         rows(&mut engine, step(Keep::Trunk(60), &long[60..900], &[], Rows::None));
         for slot in 1..slots {
-            let other = Step { slot: Slot(slot), ..step(Keep::All, &long, &[], Rows::None) };
+            let other = Step { slot: Slot(slot), ..step(Keep::All(0), &long, &[], Rows::None) };
             rows(&mut engine, other);
         }
         assert!(engine.is_consistent());

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use forerun_decode::{Decoder, Sequence, Token};
+use forerun_decode::{Decoder, Sequence, Slot, Token};
 
 /// Sequences in whose slots nothing is being made, the longest unused first.
 #[derive(Debug, Default)]
@@ -40,19 +40,20 @@ impl Idle {
         busy: impl Iterator<Item = &'a Sequence>,
     ) -> Option<(Sequence, usize)> {
         let (prompt, output) = text;
-        let shares = |at: &usize| self.0[*at].shares(&prompt);
+        let shares = |at: &usize| decoder.shares(self.0[*at].slot(), &prompt);
         let best = (0..self.0.len()).max_by_key(shares)?;
         // A slot most of whose text goes on is the place; another's text would be thrown away.
-        let goes_on = 2 * self.0[best].shares(&prompt) >= self.0[best].cached_tokens().len();
+        let held = decoder.cached_tokens(self.0[best].slot()).len();
+        let goes_on = 2 * shares(&best) >= held;
         let mut sequence = self.0.remove(if goes_on { best } else { 0 })?;
         sequence.resume(prompt, output, output_len_max);
-        let most = |other: &&Sequence| other.shares(sequence.tokens());
-        let idle = self.0.iter().max_by_key(most);
-        let busy = busy.max_by_key(most);
+        let most = |slot: &Slot| decoder.shares(*slot, sequence.tokens());
+        let idle = self.0.iter().map(Sequence::slot).max_by_key(most);
+        let busy = busy.map(Sequence::slot).max_by_key(most);
         for from in [idle, busy].into_iter().flatten() {
-            decoder.share(from, &mut sequence);
+            decoder.share(from, &sequence);
         }
-        let cached = sequence.tokens().len() - sequence.unread();
+        let cached = sequence.tokens().len() - decoder.unread(&sequence);
         Some((sequence, cached))
     }
 }

@@ -46,12 +46,13 @@ pub(crate) struct Worker {
     slot_count: usize,
     /// Which drafters are models.
     models: Vec<bool>,
-    watch: Option<Box<dyn CacheWatch>>,
+    /// Who is told what slots hold, and how many tokens of each it was told of.
+    watch: Option<(Box<dyn CacheWatch>, Vec<usize>)>,
 }
 
 /// Is told what the target's cache holds, for routers that send requests where their beginning is.
 pub trait CacheWatch: Send {
-    /// A slot holds these tokens now.
+    /// A slot holds these tokens now; none after its cache was lost.
     fn holds(&mut self, slot: Slot, tokens: &[Token]);
 }
 
@@ -113,7 +114,7 @@ impl Worker {
 
     /// With somebody who is told what the cache holds.
     pub(crate) fn watched(mut self, watch: Option<Box<dyn CacheWatch>>) -> Self {
-        self.watch = watch;
+        self.watch = watch.map(|watch| (watch, vec![0; self.slot_count]));
         self
     }
 
@@ -201,10 +202,10 @@ impl Worker {
 
     /// Whether a text in the making is about to read what this one begins with.
     fn waits_for_another(&self, job: &Job) -> bool {
-        let idle = self.idle.iter().map(|sequence| sequence.shares(&job.prompt));
         let busy = self.active.iter().map(|text| text.generation.sequence());
-        let cached = idle.chain(busy.clone().map(|other| other.shares(&job.prompt))).max();
-        let coming = busy.filter(|other| other.unread() > READ_SMALL).map(|other| {
+        let all = self.idle.iter().chain(busy.clone());
+        let cached = all.map(|other| self.decoder.shares(other.slot(), &job.prompt)).max();
+        let coming = busy.filter(|other| self.decoder.unread(other) > READ_SMALL).map(|other| {
             let pairs = other.tokens().iter().zip(&job.prompt);
             pairs.take_while(|(one, other)| one == other).count()
         });
@@ -282,7 +283,7 @@ impl Worker {
 
     /// Decides who reads and who speaks, and how much is read.
     fn share_out(&mut self) -> Load {
-        let unread = |text: &Active| text.generation.sequence().unread();
+        let unread = |text: &Active| self.decoder.unread(text.generation.sequence());
         let speaking = self.active.iter().filter(|text| unread(text) <= READ_SMALL).count();
         let mut budget = match &self.controller {
             _ if speaking == 0 => READ_MAX,
@@ -447,12 +448,16 @@ impl Worker {
         self.idle.put(sequence);
     }
 
-    /// Tells what the slots of texts in the making hold; those of others hold what they did.
+    /// Tells what slots hold: those in use, and those whose cache was cut or lost since it was told.
     fn tell(&mut self) {
-        let Some(watch) = &mut self.watch else { return };
-        for text in &self.active {
-            let sequence = text.generation.sequence();
-            watch.holds(sequence.slot(), sequence.cached_tokens());
+        let Some((watch, told)) = &mut self.watch else { return };
+        for (slot, told) in (0..).map(Slot).zip(told) {
+            let held = self.decoder.cached_tokens(slot);
+            let in_use = self.active.iter().any(|it| it.generation.sequence().slot() == slot);
+            if in_use || held.len() != *told {
+                watch.holds(slot, held);
+                *told = held.len();
+            }
         }
     }
 
@@ -460,7 +465,7 @@ impl Worker {
     /// others, so it is no load: gateways turn away from a server whose cache is full.
     fn cache_use(&self) -> (usize, usize) {
         let busy = self.active.iter().map(|text| text.generation.sequence());
-        let held: usize = busy.map(|it| it.cached_tokens().len()).sum();
+        let held: usize = busy.map(|it| self.decoder.cached_tokens(it.slot()).len()).sum();
         (held, self.slot_count * self.decoder.target().context_len())
     }
 }

@@ -315,8 +315,8 @@ impl PenaltiesAtRoot {
 impl Text {
     fn apply(&mut self, step: &Step<'_>) {
         match step.keep {
-            Keep::All => {}
-            Keep::To(node) => {
+            Keep::All(_) => {}
+            Keep::To { node, .. } => {
                 let mut path = Vec::new();
                 let mut at = node;
                 while at > 0 {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forerun_verify::{Dist, Token};
 
-use crate::cache::Cached;
+use crate::cache::SlotCaches;
 use crate::cost::{CostCurve, Pass};
 use crate::draft::branch::{self, Tip};
 use crate::draft::{Ask, DraftFailure, Drafter};
@@ -24,16 +24,12 @@ pub struct ModelDrafter {
     engine: Box<dyn Engine>,
     translation: Option<Translation>,
     confidence_min: f64,
-    slots: Vec<Held>,
+    /// What the slots of the engine hold: each a text from one of its tokens on.
+    caches: SlotCaches,
+    /// Which token that is.
+    starts: Vec<usize>,
     output: Output,
     passes: Vec<Pass>,
-}
-
-/// What a slot of the drafter's engine holds: a text from this token on.
-#[derive(Debug, Clone, Default)]
-struct Held {
-    start: usize,
-    cached: Cached,
 }
 
 /// Between a target's vocabulary and a drafter's.
@@ -60,12 +56,13 @@ struct Growing<'q, 'a> {
 impl ModelDrafter {
     /// A model whose vocabulary is the target's.
     pub fn new(engine: Box<dyn Engine>) -> Self {
-        let slots = vec![Held::default(); engine.slot_count()];
+        let slot_count = engine.slot_count();
         Self {
             engine,
             translation: None,
             confidence_min: 0.0,
-            slots,
+            caches: SlotCaches::new(slot_count),
+            starts: vec![0; slot_count],
             output: Output::default(),
             passes: Vec::new(),
         }
@@ -96,18 +93,18 @@ impl ModelDrafter {
     /// What is read of a text: all of it, or where the plan only wants a glance and the cache is
     /// far behind, its last tokens. What was begun so is gone on with until all is wanted.
     fn first_read(&self, ask: &Ask<'_>, tokens: &[Token]) -> usize {
-        let Held { start, cached } = &self.slots[ask.slot.0 as usize];
+        let start = self.starts[ask.slot.0 as usize];
         let Some(glance) = ask.glance else { return 0 };
-        let rest = tokens.get(*start..).filter(|rest| !rest.is_empty());
-        match rest.map(|rest| rest.len() - cached.reuse(rest).len) {
-            Some(behind) if behind <= glance => *start,
+        let rest = tokens.get(start..).filter(|rest| !rest.is_empty());
+        match rest.map(|rest| rest.len() - self.caches.of(ask.slot).reuse(rest).len) {
+            Some(behind) if behind <= glance => start,
             _ => tokens.len().saturating_sub(glance.max(1)),
         }
     }
 
     /// Runs the committed tokens the cache does not hold; a row for each ask.
     fn catch_up(&mut self, growing: &[Growing<'_, '_>]) -> Result<(), EngineError> {
-        let reuse = |draft: &Growing<'_, '_>| self.slots[draft.slot()].cached.reuse(&draft.tokens);
+        let reuse = |draft: &Growing<'_, '_>| self.caches.of(draft.ask.slot).reuse(&draft.tokens);
         let reuses: Vec<_> = growing.iter().map(reuse).collect();
         let steps = growing.iter().zip(&reuses).map(|(draft, reuse)| Step {
             slot: draft.ask.slot,
@@ -116,15 +113,11 @@ impl ModelDrafter {
             tree: &[],
             rows: Rows::Trunk,
         });
-        let result = self.pass(&steps.collect::<Vec<_>>());
+        self.pass(&steps.collect::<Vec<_>>())?;
         for (draft, reuse) in growing.iter().zip(&reuses) {
-            let cached = &mut self.slots[draft.slot()].cached;
-            match &result {
-                Ok(()) => cached.extended(reuse.len, &draft.tokens, &[]),
-                Err(error) => cached.failed(reuse.len, &draft.tokens, error),
-            }
+            self.caches.extended(draft.ask.slot, reuse.len, &draft.tokens, &[]);
         }
-        result
+        Ok(())
     }
 
     /// Runs the last drafted token of each path; a row for each.
@@ -140,24 +133,20 @@ impl ModelDrafter {
             growing.iter().map(|draft| draft.tips.iter().map(branch).collect()).collect();
         let steps = growing.iter().zip(&branches).map(|(draft, branches)| Step {
             slot: draft.ask.slot,
-            keep: Keep::All,
+            keep: Keep::All(draft.tokens.len() + draft.cached),
             trunk: &[],
             tree: branches,
             rows: Rows::Tree,
         });
-        let result = self.pass(&steps.collect::<Vec<_>>());
+        self.pass(&steps.collect::<Vec<_>>())?;
         for (draft, branches) in growing.iter_mut().zip(&branches) {
-            let cached = &mut self.slots[draft.slot()].cached;
-            match &result {
-                Ok(()) => cached.grown(branches),
-                Err(error) => cached.not_grown(error),
-            }
+            self.caches.grown(draft.ask.slot, branches);
             for tip in &mut draft.tips {
                 draft.cached += 1;
                 tip.cached = draft.cached;
             }
         }
-        result
+        Ok(())
     }
 
     fn pass(&mut self, steps: &[Step<'_>]) -> Result<(), EngineError> {
@@ -165,6 +154,9 @@ impl ModelDrafter {
         let result = self.engine.extend(steps, &mut self.output);
         let tokens = steps.iter().map(|step| step.trunk.len() + step.tree.len()).sum();
         self.passes.push(Pass { tokens, sequences: steps.len(), time: started.elapsed() });
+        if let Err(error) = &result {
+            self.caches.failed(steps.iter().map(|step| (step.slot, step.keep)), error);
+        }
         result
     }
 
@@ -194,12 +186,6 @@ impl ModelDrafter {
             constraint.mask(path, logits).map_err(unusable)?;
         }
         ask.sampling.row(logits, ask.tokens, path).map_err(unusable)
-    }
-}
-
-impl Growing<'_, '_> {
-    fn slot(&self) -> usize {
-        self.ask.slot.0 as usize
     }
 }
 
@@ -254,7 +240,7 @@ impl Drafter for ModelDrafter {
                 ask.failure = Some(EngineError::Full { tokens: wanted - context_len }.into());
                 continue;
             }
-            self.slots[ask.slot.0 as usize].start = start;
+            self.starts[ask.slot.0 as usize] = start;
             let tokens = match tokens {
                 Cow::Borrowed(tokens) => Cow::Borrowed(&tokens[start..]),
                 Cow::Owned(mut tokens) => Cow::Owned(tokens.split_off(start)),
@@ -284,14 +270,12 @@ impl Drafter for ModelDrafter {
     }
 
     fn copy(&mut self, from: Slot, to: Slot, len: usize) {
-        let (from_index, to_index) = (from.0 as usize, to.0 as usize);
-        let Some(Held { start: 0, cached }) = self.slots.get(from_index) else { return };
+        let Some(0) = self.starts.get(from.0 as usize) else { return };
         // In a vocabulary of its own a text has another length.
-        let len = len.min(cached.trunk().len());
+        let len = len.min(self.caches.of(from).trunk().len());
         if self.translation.is_none() && len > 0 && self.engine.copy(from, to, len) {
-            let mut copied = Cached::default();
-            copied.copied(cached, len);
-            self.slots[to_index] = Held { start: 0, cached: copied };
+            self.caches.copied(from, to, len);
+            self.starts[to.0 as usize] = 0;
         }
     }
 
@@ -300,11 +284,14 @@ impl Drafter for ModelDrafter {
     }
 
     fn measure(&mut self, may_take: Duration) -> Result<Option<CostCurve>, EngineError> {
-        CostCurve::measure(&mut *self.engine, may_take).map(Some)
+        let measured = CostCurve::measure(&mut *self.engine, may_take);
+        self.caches.clear();
+        measured.map(Some)
     }
 
     fn behind(&self, slot: Slot, tokens: &[Token]) -> usize {
-        let Some(Held { start, cached }) = self.slots.get(slot.0 as usize) else { return 0 };
+        let Some(start) = self.starts.get(slot.0 as usize) else { return 0 };
+        let cached = self.caches.of(slot);
         let held = match (start, &self.translation) {
             (0, None) => cached.reuse(tokens).len,
             // Near enough: a text in two vocabularies is about as long in both.

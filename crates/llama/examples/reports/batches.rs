@@ -78,7 +78,7 @@ fn slot(text: usize) -> Slot {
 
 fn read(engine: &mut LlamaEngine, text: usize, output: &mut Output) {
     let trunk: Vec<Token> = (0..CACHED).map(|at| token(at + 11 * text)).collect();
-    let (slot, keep, rows) = (slot(text), Keep::To(0), Rows::None);
+    let (slot, keep, rows) = (slot(text), Keep::Trunk(0), Rows::None);
     engine
         .extend(&[Step { slot, keep, trunk: &trunk, tree: &[], rows }], output)
         .expect("it reads");

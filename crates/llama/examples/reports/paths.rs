@@ -163,7 +163,7 @@ impl Drafting {
                 },
                 _ => Step {
                     slot: Slot(slot),
-                    keep: Keep::All,
+                    keep: Keep::All(committed.len() + depth - 1),
                     trunk: &[],
                     tree: branch,
                     rows: Rows::Tree,

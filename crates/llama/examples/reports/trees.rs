@@ -33,7 +33,7 @@ pub(crate) fn report() {
             let options = EngineOptions { paths, ..lab::options() };
             let mut engine = LlamaEngine::new(&model, &options).expect("the engine starts");
             let trunk: Vec<Token> = (0..CACHED).map(token).collect();
-            let (slot, keep) = (Slot(0), Keep::To(0));
+            let (slot, keep) = (Slot(0), Keep::Trunk(0));
             let read = Step { slot, keep, trunk: &trunk, tree: &[], rows: Rows::None };
             engine.extend(&[read], &mut output).expect("the prompt is read");
             engine

@@ -75,11 +75,10 @@ pub(crate) fn rows(engine: &mut LlamaEngine, step: Step<'_>) -> Vec<Vec<f32>> {
 
 /// The row after a sequence, token by token from an empty cache.
 pub(crate) fn row_after(engine: &mut LlamaEngine, tokens: &[Token]) -> Vec<f32> {
-    let mut keep = Keep::Trunk(0);
     let mut last = Vec::new();
-    for token in tokens {
+    for (index, token) in tokens.iter().enumerate() {
+        let keep = Keep::Trunk(index);
         last = rows(engine, step(keep, std::slice::from_ref(token), &[], Rows::Trunk));
-        keep = Keep::All;
     }
     last.pop().unwrap()
 }

@@ -42,9 +42,18 @@ pub(crate) fn toy(seed: u64, paths_max: usize) -> Box<dyn Engine> {
 
 /// A worker that nobody runs, and where its jobs would go.
 fn worker(adaptive: bool, paths_max: usize) -> (Worker, mpsc::Sender<Vec<Job>>, Arc<Metrics>) {
+    worker_of(toy(1, paths_max), adaptive, paths_max)
+}
+
+/// A worker with this target.
+fn worker_of(
+    target: Box<dyn Engine>,
+    adaptive: bool,
+    paths_max: usize,
+) -> (Worker, mpsc::Sender<Vec<Job>>, Arc<Metrics>) {
     let drafter = Box::new(ModelDrafter::new(toy(2, paths_max)));
     let drafters: Vec<Box<dyn Drafter>> = vec![drafter, Box::new(PredictedDrafter::default())];
-    let decoder = Decoder::new(toy(1, paths_max), drafters).unwrap();
+    let decoder = Decoder::new(target, drafters).unwrap();
     let curve = CostCurve::new([(1, 1e-4), (64, 2e-4)]);
     // Cheap enough to be tried whatever comes of it.
     let cheap = CostCurve::new([(1, 1e-6), (64, 2e-6)]);
@@ -70,7 +79,10 @@ impl Running {
     }
 
     fn with_paths(adaptive: bool, paths_max: usize) -> Self {
-        let (worker, jobs, metrics) = worker(adaptive, paths_max);
+        Self::run(worker(adaptive, paths_max))
+    }
+
+    fn run((worker, jobs, metrics): (Worker, mpsc::Sender<Vec<Job>>, Arc<Metrics>)) -> Self {
         let abort = worker.abort();
         let thread = std::thread::spawn(move || worker.run());
         Self { jobs, abort, metrics, thread }
@@ -340,4 +352,83 @@ fn with_cells_of_their_own_nobody_drafts_unless_all_do() {
         assert_eq!(drafted.min(1), beside, "{drafted} tokens drafted where {paths_max} paths fit");
         server.stop();
     }
+}
+
+/// A target that loses all its caches once, after so many passes.
+fn losing(passes: usize) -> Box<dyn Engine> {
+    let lost = forerun_decode::EngineError::Broken { backend: "toy", code: -3 };
+    let model = ToyModel { vocab_len: VOCAB, order: 3, seed: 1, spread: 2.0 };
+    Box::new(ToyEngine::new(model, 512).slots(3).failing(passes, lost))
+}
+
+#[test]
+fn conversations_go_on_as_ever_after_the_caches_were_lost() {
+    // The first turns of two conversations take ten passes each; a third meets the failure.
+    let server = Running::run(worker_of(losing(20), false, 8));
+    let turns = [("abc".repeat(10), "ab"), ("cab".repeat(10), "e")].map(|(prompt, next)| {
+        let said = server.text(&prompt, 10, vec![]).text;
+        (format!("{prompt}{said}{next}"), format!("{prompt}{}{next}", &said[..4]))
+    });
+    let failed = server.text("eeee", 10, vec![]);
+    assert!(matches!(failed.failure, Some(Failure::Decode(_))), "{failed:?}");
+    for prompt in [&turns[0].0, &turns[1].1] {
+        let next = server.text(prompt, 20, vec![]);
+        assert_eq!((next.failure, next.tally.cached), (None, 0));
+        let fresh = Running::start(false);
+        assert_eq!(next.text, fresh.text(prompt, 20, vec![]).text);
+        fresh.stop();
+    }
+    server.stop();
+}
+
+#[test]
+fn texts_in_one_round_go_on_as_ever_after_the_caches_were_lost() {
+    let fresh = Running::start(false);
+    let prompts = ["abc".repeat(20), "cab".repeat(20), "eeee".to_owned()];
+    let expected = prompts.each_ref().map(|prompt| fresh.text(prompt, 40, vec![]).text);
+    fresh.stop();
+    for passes in 1..20 {
+        let server = Running::run(worker_of(losing(passes), false, 8));
+        let sent = prompts.each_ref().map(|prompt| {
+            let (job, events) = job(prompt, 40, vec![0]);
+            server.send(job);
+            events
+        });
+        for (done, expected) in sent.map(done).iter().zip(&expected) {
+            // Who is alone in the failing round is told of it.
+            let failed = matches!(done.failure, Some(Failure::Decode(_)));
+            assert!(failed || done.text == *expected, "after {passes} passes: {done:?}");
+        }
+        server.stop();
+    }
+}
+
+/// Keeps what it was told slots hold.
+struct Told(Arc<std::sync::Mutex<[usize; 3]>>);
+
+impl CacheWatch for Told {
+    fn holds(&mut self, slot: Slot, tokens: &[Token]) {
+        self.0.lock().unwrap()[slot.0 as usize] = tokens.len();
+    }
+}
+
+#[test]
+fn a_watch_is_told_that_idle_slots_hold_nothing_any_more() {
+    let (worker, _jobs, _) = worker_of(losing(8), false, 8);
+    let told = Arc::default();
+    let mut worker = worker.watched(Some(Box::new(Told(Arc::clone(&told)))));
+    let mut text = |prompt: &str| {
+        let (job, events) = job(prompt, 5, vec![]);
+        worker.waiting.push_back(job);
+        worker.admit();
+        while !worker.active.is_empty() {
+            worker.round();
+            worker.tell();
+        }
+        done(events)
+    };
+    assert_eq!(text("abc").failure, None);
+    assert_eq!(told.lock().unwrap().iter().max(), Some(&7));
+    assert!(text("dddd").failure.is_some());
+    assert_eq!(*told.lock().unwrap(), [0; 3]);
 }
