@@ -495,6 +495,7 @@ def test_what_is_drafted_is_the_request_s(server: Server, asked: Any, said: Any)
     ("asked", "field"),
     [
         ({"length": 0}, "length"),
+        ({"length": 9}, "length"),
         ({"length": 65}, "length"),
         ({"paths": 0}, "paths"),
         ({"paths": 2}, "paths"),
@@ -510,6 +511,12 @@ def test_what_is_drafted_is_the_request_s(server: Server, asked: Any, said: Any)
 def test_what_cannot_be_drafted_is_refused(server: Server, asked: Any, field: str) -> None:
     error = error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": asked}), 400)
     assert error["param"] == f"speculative.{field}"
+
+
+def test_a_draft_longer_than_the_server_takes_is_refused_by_its_own_maximum(server: Server) -> None:
+    asked = {"length": 9}
+    error = error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": asked}), 400)
+    assert "expected 1 to 8" in error["message"] and "--spec-draft-n-max" in error["message"]
 
 
 def test_a_server_without_drafter_refuses_to_draft(narrow: Server) -> None:

@@ -181,6 +181,12 @@ impl Generation {
         self.sequence.read_max = tokens;
     }
 
+    /// Drafts no more in the next round than its constraint's masks are expected to have time for,
+    /// as [`Sequence::mask_budget`].
+    pub fn mask_within(&mut self, budget: std::time::Duration) {
+        self.sequence.mask_budget = Some(budget);
+    }
+
     /// Has the controller choose what this text drafts in the next round.
     pub fn choose(&mut self, decoder: &mut Decoder, controller: &mut Controller, load: Load) {
         let pace = self.pace.get_or_insert_with(|| controller.pace(|_| true));

@@ -33,6 +33,8 @@ pub struct Commit {
     pub read: usize,
     /// Most tokens of a path that drafters were asked for; none where nobody was asked.
     pub asked: usize,
+    /// Time that the masks of its constraint took.
+    pub masks: Duration,
     /// Tokens drafted, on all paths together.
     pub drafted: usize,
     /// Length of the longest drafted path.
@@ -239,6 +241,7 @@ impl Decoder {
         }
         for (index, (turn, share)) in turns.iter_mut().zip(&shares).enumerate() {
             commits[index].read = share.end - share.reuse.len;
+            commits[index].masks = turn.sequence.note_masks();
             if let Some((verdict, logprobs)) = verdicts[index].take() {
                 commits[index].logprobs = logprobs;
                 commit(turn.sequence, share, verdict, &mut commits[index]);
@@ -405,7 +408,7 @@ impl Decoder {
 }
 
 /// Most tokens a drafter may propose: what the plan says, never more than can be committed beside
-/// the next token, nor than the context holds. None before the first token, which is not to wait
+/// the next token, nor than the context holds, nor than its constraint has time for. None before the first token, which is not to wait
 /// for a drafter to read the prompt; and that depends on the text alone, never on what is cached,
 /// so that a seed gives the same text either way.
 fn draft_len_max(sequence: &Sequence, context_len: usize) -> usize {
@@ -413,7 +416,8 @@ fn draft_len_max(sequence: &Sequence, context_len: usize) -> usize {
         return 0;
     }
     let paths = sequence.plan.drafters.len() * sequence.plan.width;
-    let room = context_len.saturating_sub(sequence.tokens.len()) / paths.max(1);
+    let room = context_len.saturating_sub(sequence.tokens.len()).min(sequence.masks_max());
+    let room = room / paths.max(1);
     sequence.plan.draft_len.min(sequence.wanted().saturating_sub(1)).min(room)
 }
 

@@ -1,12 +1,13 @@
 //! One request's tokens, and how it wants them made.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forerun_verify::{
     Block, BlockRule, Chance, CoupledRule, Draft, Noise, Refusal, Rule, Scheme, Token, Verdict,
 };
 
-use crate::constraint::Constraint;
+use crate::constraint::{Constraint, MaskCost};
 use crate::engine::Slot;
 use crate::sampling::Sampling;
 
@@ -155,6 +156,12 @@ pub struct Sequence {
     pub logprobs: Option<usize>,
     /// What it drafts.
     pub plan: Plan,
+    /// How long its constraint's masks may take in a round. Drafts are kept so short that they
+    /// stay within it, by what masks took in earlier rounds; the mask of the next token is always
+    /// made. No limit unless set.
+    pub mask_budget: Option<Duration>,
+    /// What one mask takes, by the rounds so far.
+    mask_time: Duration,
     /// Most of its tokens that are read in one pass, so that a long prompt can be interrupted and
     /// need not hold up others.
     pub read_max: usize,
@@ -173,6 +180,8 @@ impl Sequence {
             constraint: None,
             logprobs: None,
             plan,
+            mask_budget: None,
+            mask_time: Duration::ZERO,
             read_max: READ_MAX,
         }
     }
@@ -199,11 +208,38 @@ impl Sequence {
         self.tokens = prompt;
         self.tokens.extend(output);
         self.begun_len = self.tokens.len();
+        self.mask_time = Duration::ZERO;
     }
 
     /// Whether no token was added since it was begun or resumed.
     pub(crate) fn is_new(&self) -> bool {
         self.tokens.len() == self.begun_len
+    }
+
+    /// Learns what its constraint's masks took; returns all of it.
+    pub(crate) fn note_masks(&mut self) -> Duration {
+        let Some(constraint) = &mut self.constraint else { return Duration::ZERO };
+        let MaskCost { time, longest } = constraint.cost();
+        // A mask that was quick once says little: what a form costs depends on where the text is.
+        self.mask_time = longest.max(self.mask_time / 2);
+        time
+    }
+
+    /// What one mask of its constraint is expected to take.
+    pub fn mask_time(&self) -> Duration {
+        self.mask_time
+    }
+
+    /// Most drafted tokens, on all paths together, whose masks are expected to stay within
+    /// [`Sequence::mask_budget`].
+    pub(crate) fn masks_max(&self) -> usize {
+        match self.mask_budget {
+            Some(budget) if self.mask_time > Duration::ZERO => {
+                let masks = budget.as_nanos() / self.mask_time.as_nanos();
+                usize::try_from(masks).unwrap_or(usize::MAX).saturating_sub(1)
+            }
+            _ => usize::MAX,
+        }
     }
 
     /// The slot whose cache it uses.

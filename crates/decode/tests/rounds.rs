@@ -648,3 +648,42 @@ fn a_step_that_relies_on_what_is_not_there_is_refused_and_changes_nothing() {
     engine.extend(&[step(Keep::All(len), &text[..1])], &mut output).unwrap();
     assert_eq!(output.row(0), model.logits(&[&text[..], &text[..1]].concat()));
 }
+
+/// Forbids nothing, and says that each mask takes a hundredth of a second.
+#[derive(Default)]
+struct Slow(MaskCost);
+
+impl Constraint for Slow {
+    fn mask(&mut self, _: &[Token], _: &mut [f32]) -> Result<(), ConstraintError> {
+        self.0.add(std::time::Duration::from_millis(10), 1);
+        Ok(())
+    }
+    fn admitted(&mut self, path: &[Token]) -> usize {
+        path.len()
+    }
+    fn commit(&mut self, _: &[Token]) {}
+    fn cost(&mut self) -> MaskCost {
+        std::mem::take(&mut self.0)
+    }
+}
+
+#[test]
+fn drafts_are_as_short_as_slow_masks_need_and_the_text_stays() {
+    let run = |budget_ms: Option<u64>| {
+        let coupled = Verification::Coupled(forerun_verify::Noise::new(7));
+        let mut slow = sequence(0, Plan::drafted(vec![0], 6, coupled), 40);
+        slow.constraint = Some(Box::<Slow>::default());
+        slow.mask_budget = budget_ms.map(std::time::Duration::from_millis);
+        let commits = finish(&mut decoder(vec![drafter(1)], 64), &mut slow).unwrap();
+        let drafted: Vec<usize> = commits.iter().map(|commit| commit.drafted).collect();
+        (slow.output()[..40].to_vec(), drafted)
+    };
+    let (text, free) = run(None);
+    assert!(free.contains(&6), "{free:?}");
+    // The first round drafts nothing and shows what a mask takes.
+    for (budget_ms, most) in [(100, 6), (35, 2), (10, 0), (0, 0)] {
+        let (held, drafted) = run(Some(budget_ms));
+        assert_eq!(held, text);
+        assert_eq!(drafted.into_iter().max(), Some(most), "in {budget_ms} ms");
+    }
+}

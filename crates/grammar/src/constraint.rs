@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::iter;
 use std::sync::Arc;
+use std::time::Instant;
 
-use forerun_decode::{Constraint, ConstraintError, Token};
+use forerun_decode::{Constraint, ConstraintError, MaskCost, Token};
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
@@ -59,13 +60,16 @@ pub struct GrammarConstraint {
     /// Masks by path since the last commit: target and drafter ask for the same ones. None where the
     /// path is not allowed.
     masks: HashMap<Vec<Token>, Option<SimpleVob>>,
+    /// What was worked out since somebody asked.
+    cost: MaskCost,
 }
 
 impl GrammarConstraint {
     /// The text has not begun. The first mask is made, as a form without texts shows by it.
     pub(crate) fn new(matcher: Matcher, words: Arc<Words>) -> Result<Self, ConstraintError> {
         let (ahead, masks) = (Vec::new(), HashMap::new());
-        let mut new = Self { matcher, words, ahead, ended: false, failure: None, masks };
+        let (failure, cost) = (None, MaskCost::default());
+        let mut new = Self { matcher, words, ahead, ended: false, failure, masks, cost };
         let first = new.find(&[])?;
         new.masks.insert(Vec::new(), first);
         Ok(new)
@@ -95,10 +99,13 @@ impl GrammarConstraint {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        if self.ended || self.advance(path)? < path.len() {
-            return Ok(None);
-        }
-        self.matcher.compute_mask_or_eos().map(Some).map_err(failed)
+        let started = Instant::now();
+        let found = match self.ended || self.advance(path)? < path.len() {
+            true => Ok(None),
+            false => self.matcher.compute_mask_or_eos().map(Some).map_err(failed),
+        };
+        self.cost.add(started.elapsed(), 1);
+        found
     }
 
     /// How many of the tokens may follow, the end token that may come after them included.
@@ -106,7 +113,9 @@ impl GrammarConstraint {
         if self.ended || self.failure.is_some() {
             return Ok(0);
         }
+        let started = Instant::now();
         let words = self.advance(path)?;
+        self.cost.add(started.elapsed(), path.len());
         let end = match path.get(words) {
             Some(&token) if self.words.kind(token) == Kind::End => {
                 self.matcher.is_accepting().map_err(failed)?
@@ -152,6 +161,10 @@ impl Constraint for GrammarConstraint {
         }
         self.ahead.clear();
         self.masks.clear();
+    }
+
+    fn cost(&mut self) -> MaskCost {
+        std::mem::take(&mut self.cost)
     }
 }
 

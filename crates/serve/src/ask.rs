@@ -26,9 +26,6 @@ const UNREAD_MAX: usize = 1024;
 /// Most answers of a request.
 const ANSWERS_MAX: usize = 16;
 
-/// Most tokens of a drafted path.
-const DRAFT_LEN_MAX: usize = 64;
-
 /// Most likeliest tokens whose log-probabilities are given.
 pub(crate) const TOP_LOGPROBS_MAX: u32 = 20;
 
@@ -301,8 +298,13 @@ impl State {
         let own = &self.drafts;
         let width = self.width_for(asked, &drafters)?;
         let has_model = drafters.iter().any(|drafter| own.drafters[*drafter].is_model);
-        if let Some(length) = asked.length.filter(|len| !(1..=DRAFT_LEN_MAX).contains(len)) {
-            return refuse("length", format!("length is {length}; expected 1 to {DRAFT_LEN_MAX}"));
+        if let Some(length) = asked.length.filter(|len| !(1..=own.length).contains(len)) {
+            let most = own.length;
+            let message = format!(
+                "length is {length}; expected 1 to {most}, the most draft tokens this server \
+                 takes (--spec-draft-n-max)"
+            );
+            return refuse("length", message);
         }
         let together = drafters.len() + width - 1 <= self.paths_max;
         let several = together && (drafters.len() > 1 || width > 1);

@@ -57,6 +57,8 @@ pub(crate) enum Skipped {
     DrafterFailed,
     /// The text is at its end.
     NoRoom,
+    /// The masks of its constraint take too long.
+    SlowMasks,
 }
 
 impl Skipped {
@@ -69,6 +71,7 @@ impl Skipped {
             Self::NothingToSay => "nothing_to_say",
             Self::DrafterFailed => "drafter_failed",
             Self::NoRoom => "no_room",
+            Self::SlowMasks => "slow_masks",
         }
     }
 }

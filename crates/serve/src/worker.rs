@@ -22,6 +22,10 @@ use crate::slots::Idle;
 /// How long reading a prompt may hold up the texts of others, a round.
 const STALL: Duration = Duration::from_millis(250);
 
+/// How long the masks of all constrained texts may hold up a round. Drafts are kept short and texts
+/// sit rounds out to stay within it; one mask is made whatever it takes, which llguidance bounds.
+const MASK_STALL: Duration = Duration::from_millis(25);
+
 /// Tokens of prompts read in a round: at least while others wait, and at most.
 const READ_MIN: usize = 32;
 const READ_MAX: usize = 512;
@@ -71,6 +75,10 @@ struct Active {
     last: Option<Instant>,
     /// Its part in the round at hand.
     part: Part,
+    /// What its masks took beyond its share of the rounds since.
+    mask_debt: Duration,
+    /// Rounds it sat out since it last had a part in one.
+    sat_out: usize,
     /// Held until it ends.
     _place: Option<Arc<OwnedSemaphorePermit>>,
 }
@@ -250,6 +258,8 @@ impl Worker {
             tally: Tally { cached, ..Tally::default() },
             last: None,
             part: Part::Waits,
+            mask_debt: Duration::ZERO,
+            sat_out: 0,
             _place: job.place,
         });
     }
@@ -306,9 +316,40 @@ impl Worker {
                 read += tokens;
             }
         }
+        self.ration_masks();
         // Those that still read will speak in a moment: a drafter taken up for the few that do now
         // would have read their texts for nothing.
         Load { sequences: self.active.len().saturating_sub(1), tokens: read }
+    }
+
+    /// Has texts whose masks are slow sit this round out as far as masks would take it longer than
+    /// [`MASK_STALL`]. Those whose masks are within their share of that never wait, and somebody
+    /// always has a part. It changes when a text goes on, not what it says.
+    fn ration_masks(&mut self) {
+        let constrained = |text: &Active| {
+            text.part == Part::Speaks && text.generation.sequence().constraint.is_some()
+        };
+        let (mut order, others): (Vec<usize>, Vec<usize>) =
+            (0..self.active.len()).partition(|index| constrained(&self.active[*index]));
+        let share = MASK_STALL / u32::try_from(order.len().max(1)).unwrap_or(u32::MAX);
+        let mut served = others.iter().any(|index| self.active[*index].part != Part::Waits);
+        order.sort_by_key(|index| std::cmp::Reverse(self.active[*index].sat_out));
+        let mut planned = Duration::ZERO;
+        for index in order {
+            let text = &mut self.active[index];
+            text.generation.mask_within(share);
+            text.mask_debt = text.mask_debt.saturating_sub(share);
+            let expected = text.generation.sequence().mask_time();
+            let slow = expected > share && planned > Duration::ZERO;
+            let late = text.mask_debt > Duration::ZERO || slow && planned + expected > MASK_STALL;
+            if served && late {
+                text.part = Part::Waits;
+                text.sat_out += 1;
+                continue;
+            }
+            (served, text.sat_out) = (true, 0);
+            planned += expected;
+        }
     }
 
     /// Has every text's plan for this round decided.
@@ -374,6 +415,7 @@ impl Worker {
         let predicted = self.decoder.drafters().iter().position(|it| it.name() == "predicted");
         let text = &mut self.active[index];
         let skipped = text.skipped(&commit);
+        text.mask_debt += commit.masks;
         self.metrics.drafted(&commit, skipped);
         if commit.drafted > 0 {
             let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -476,6 +518,12 @@ impl Active {
         if self.plan.drafters.is_empty() { 0 } else { self.plan.draft_len }
     }
 
+    /// Whether its constraint has no time for drafts.
+    fn masks_are_slow(&self) -> bool {
+        let sequence = self.generation.sequence();
+        sequence.mask_budget.is_some_and(|budget| 2 * sequence.mask_time() > budget)
+    }
+
     /// Why nothing was drafted, where nothing was.
     fn skipped(&self, commit: &Commit) -> Option<Skipped> {
         match commit {
@@ -485,6 +533,7 @@ impl Active {
             _ if self.plan.drafters.is_empty() => Some(Skipped::NoDrafter),
             _ if self.last.is_none() => Some(Skipped::FirstToken),
             _ if !self.tally.dropped.is_empty() => Some(Skipped::DrafterFailed),
+            Commit { asked: 0, .. } if self.masks_are_slow() => Some(Skipped::SlowMasks),
             Commit { asked: 0, .. } if self.adaptive => Some(Skipped::DoesNotPay),
             Commit { asked: 0, .. } => Some(Skipped::NoRoom),
             _ => Some(Skipped::NothingToSay),

@@ -395,7 +395,8 @@ pub(crate) struct Speculative {
     pub(crate) enabled: Option<bool>,
     /// What drafts, of the server's drafters.
     pub(crate) drafter: Option<OneOrMany<String>>,
-    /// Tokens of a drafted path. Fixes it; without, as many as pay.
+    /// Tokens of a drafted path, at most the server's `--spec-draft-n-max`. Fixes it; without, as
+    /// many as pay.
     #[schema(minimum = 1, maximum = 64)]
     pub(crate) length: Option<usize>,
     /// Paths of the draft model.

@@ -432,3 +432,68 @@ fn a_watch_is_told_that_idle_slots_hold_nothing_any_more() {
     assert!(text("dddd").failure.is_some());
     assert_eq!(*told.lock().unwrap(), [0; 3]);
 }
+
+/// Forbids nothing, and says what a mask takes.
+struct Takes(Duration, forerun_decode::MaskCost);
+
+impl Takes {
+    fn ms(ms: u64) -> Option<Box<dyn Constraint>> {
+        Some(Box::new(Self(Duration::from_millis(ms), forerun_decode::MaskCost::default())))
+    }
+}
+
+impl Constraint for Takes {
+    fn mask(&mut self, _: &[Token], _: &mut [f32]) -> Result<(), ConstraintError> {
+        self.1.add(self.0, 1);
+        Ok(())
+    }
+    fn admitted(&mut self, path: &[Token]) -> usize {
+        path.len()
+    }
+    fn commit(&mut self, _: &[Token]) {}
+    fn cost(&mut self) -> forerun_decode::MaskCost {
+        std::mem::take(&mut self.1)
+    }
+}
+
+#[test]
+fn slow_masks_hold_up_nobody_but_their_own_text() {
+    let (mut worker, _jobs, _) = worker(false, 8);
+    let mut events = Vec::new();
+    for (prompt, constraint) in [("abc", None), ("cab", Takes::ms(1)), ("bca", Takes::ms(60))] {
+        let (mut job, receiver) = job(prompt, 100, vec![0]);
+        (job.constraint, job.drafting.adaptive) = (constraint, false);
+        worker.waiting.push_back(job);
+        events.push(receiver);
+    }
+    worker.admit();
+    let mut masks = Duration::ZERO;
+    for _ in 0..30 {
+        worker.round();
+        let slow = &worker.active[2];
+        masks += if slow.part == Part::Waits { Duration::ZERO } else { Duration::from_millis(60) };
+    }
+    let said = worker.active.iter().map(|text| text.generation.sequence().output().len());
+    let said: Vec<usize> = said.collect();
+    assert!(said[0] >= 30 && said[1] >= 30, "{said:?}");
+    assert!(said[2] >= 5, "{said:?}");
+    assert!(masks <= 30 * MASK_STALL, "{masks:?} of masks in 30 rounds");
+    assert_eq!(worker.active[2].generation.stats().drafted, 0);
+    assert!(worker.active[1].generation.stats().drafted > 0);
+}
+
+#[test]
+fn slow_masks_of_all_texts_take_turns_and_change_nothing_they_say() {
+    let alone = Running::start(false);
+    let expected = ["abc", "cab", "bca"].map(|prompt| alone.text(prompt, 30, vec![]).text);
+    alone.stop();
+    let server = Running::start(false);
+    let sent = ["abc", "cab", "bca"].map(|prompt| {
+        let (mut job, events) = job(prompt, 30, vec![0]);
+        job.constraint = Takes::ms(60);
+        server.send(job);
+        events
+    });
+    assert_eq!(sent.map(|events| done(events).text), expected);
+    server.stop();
+}
