@@ -9,6 +9,7 @@ use std::time::Instant;
 use forerun_verify::{Philox, Random, Token};
 
 use crate::control::{Choice, Controller, Load, Pace};
+use crate::engine::Slot;
 use crate::logprob::TokenLogprob;
 use crate::round::{Commit, DecodeError, Decoder, Dropped, Times, Turn};
 use crate::sequence::Sequence;
@@ -179,6 +180,11 @@ impl Generation {
     /// Reads at most so many tokens of its prompt in the next round.
     pub fn read_at_most(&mut self, tokens: usize) {
         self.sequence.read_max = tokens;
+    }
+
+    /// Moves it to another slot, as [`Sequence::move_to`].
+    pub fn move_to(&mut self, slot: Slot) {
+        self.sequence.move_to(slot);
     }
 
     /// Drafts no more in the next round than its constraint's masks are expected to have time for,

@@ -274,18 +274,17 @@ impl Decoder {
         Ok(Costs { target, drafters })
     }
 
-    /// Copies the prefix that a sequence shares with what another slot holds into its own slot, in
-    /// the caches of target and drafters, if that is more than it has and the engine can. Returns
-    /// whether it did.
-    pub fn share(&mut self, from: Slot, to: &Sequence) -> bool {
-        let len = self.shares(from, &to.tokens);
-        let worth = from != to.slot() && len > self.shares(to.slot(), &to.tokens);
-        if !worth || !self.target.copy(from, to.slot(), len) {
+    /// Copies the prefix of `tokens` that one slot holds to another, in the caches of target and
+    /// drafters, if that is more than the other has and the engine can. Returns whether it did.
+    pub fn share(&mut self, from: Slot, to: Slot, tokens: &[Token]) -> bool {
+        let len = self.shares(from, tokens);
+        let worth = from != to && len > self.shares(to, tokens);
+        if !worth || !self.target.copy(from, to, len) {
             return false;
         }
-        self.caches.copied(from, to.slot(), len);
+        self.caches.copied(from, to, len);
         for drafter in &mut self.drafters {
-            drafter.copy(from, to.slot(), len);
+            drafter.copy(from, to, len);
         }
         true
     }
@@ -317,7 +316,14 @@ impl Decoder {
         let mut asks: Vec<Option<Ask<'_>>> = Vec::with_capacity(turns.len());
         let mut wishes: Vec<Vec<usize>> = Vec::with_capacity(turns.len());
         for turn in &mut *turns {
-            let len_max = draft_len_max(turn.sequence, context_len);
+            // A round that only reads commits nothing. What it drew would be lost, and the text would
+            // depend on what was cached.
+            let reads = self.caches.of(turn.sequence.slot()).reuse(&turn.sequence.tokens).len
+                + turn.sequence.read_max.max(1);
+            let len_max = match reads < turn.sequence.tokens.len() {
+                true => 0,
+                false => draft_len_max(turn.sequence, context_len),
+            };
             let slot = turn.sequence.slot();
             let prompt_len = turn.sequence.prompt_len();
             let Sequence { tokens, sampling, constraint, plan, .. } = &mut *turn.sequence;
@@ -450,9 +456,7 @@ fn share(sequence: &Sequence, reuse: Reuse, drafted: Drafted) -> Share {
     let Drafted { tree: draft, guesses } = drafted;
     let len = sequence.tokens.len();
     let end = len.min(reuse.len + sequence.read_max.max(1));
-    // Read again after the caches were lost: the draft would stand on half a text.
-    let (rows, draft) =
-        if end == len { (Rows::All, draft) } else { (Rows::None, Draft::empty(draft.vocab_len())) };
+    let rows = if end == len { Rows::All } else { Rows::None };
     let branch = |(_, token, parent): (Node, _, Node)| Branch { parent: parent.index(), token };
     let tree = draft.nodes().map(branch).collect();
     Share { reuse, end, draft, guesses, tree, rows }
@@ -510,7 +514,7 @@ fn commit(sequence: &mut Sequence, share: &Share, verdict: Verdict, commit: &mut
         drafted: path.len(),
         accepted: agreed(path),
     };
-    // Nothing of a draft that was not scored was judged.
+    // A drafter that failed may have none of its path in the draft.
     let guesses = share.guesses.iter().filter(|_| !draft.is_empty());
     commit.guesses = guesses.map(judged).collect();
     tokens.push(verdict.next);

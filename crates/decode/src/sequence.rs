@@ -242,6 +242,12 @@ impl Sequence {
         }
     }
 
+    /// Moves it to another slot, of whose cache it uses what agrees with its tokens. What it says
+    /// does not depend on the slot.
+    pub fn move_to(&mut self, slot: Slot) {
+        self.slot = slot;
+    }
+
     /// The slot whose cache it uses.
     pub fn slot(&self) -> Slot {
         self.slot

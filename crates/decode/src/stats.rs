@@ -77,7 +77,8 @@ impl Stats {
             self.prompt_time += time;
             return;
         }
-        self.rounds += 1;
+        // A text that lost its place in the cache is read again, which makes no tokens.
+        self.rounds += u64::from(commit.committed > 0);
         self.committed += commit.committed as u64;
         self.drafted += commit.drafted as u64;
         self.accepted += commit.accepted as u64;

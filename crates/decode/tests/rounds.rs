@@ -495,9 +495,9 @@ fn a_beginning_that_another_slot_holds_is_not_read_again() {
     let other: Vec<Token> = beginning.into_iter().chain([another; 2]).collect();
     second.begin(other.clone(), 8);
     assert_eq!(decoder.shares(first.slot(), &other), 12);
-    assert!(decoder.share(first.slot(), &second));
+    assert!(decoder.share(first.slot(), second.slot(), &other));
     assert_eq!(decoder.unread(&second), 2);
-    assert!(!decoder.share(first.slot(), &second), "it has it now");
+    assert!(!decoder.share(first.slot(), second.slot(), &other), "it has it now");
     run(&mut decoder, &mut second);
     let mut alone = sequence(0);
     alone.begin(other, 8);
@@ -569,7 +569,8 @@ fn idle_slots_hold_nothing_after_the_target_lost_its_caches() {
     assert_eq!(finish(&mut decoder, &mut third).unwrap_err(), LOST.into());
     for idle in [&on, &off] {
         assert_eq!(decoder.cached_tokens(idle.slot()), []);
-        assert!(!decoder.share(idle.slot(), &third), "there is nothing to copy");
+        let copied = decoder.share(idle.slot(), Slot(3), idle.tokens());
+        assert!(!copied, "there is nothing to copy");
     }
     // One conversation goes on where it ended, the other takes another turn half-way.
     let longer = [on.tokens(), &prompt()].concat();

@@ -20,12 +20,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use forerun_grammar::Form;
-use subtle::ConstantTimeEq;
+use subtle::{ConditionallySelectable, ConstantTimeEq};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use self::error::ApiError;
 use self::types::ResponseFormat;
+use crate::job::Client;
 use crate::state::Front;
 
 /// What there is.
@@ -95,6 +96,10 @@ fn guarded() -> Router<Arc<Front>> {
         .route("/props", get(misc::props))
 }
 
+/// The number of the connection a request came by, among its extensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Connection(pub(crate) u64);
+
 /// All paths.
 pub(crate) fn router(front: Arc<Front>) -> Router {
     guarded()
@@ -106,22 +111,29 @@ pub(crate) fn router(front: Arc<Front>) -> Router {
         .with_state(front)
 }
 
-/// Lets nobody in without a key.
-async fn check_key(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
+/// Lets nobody in without a key, and says whose request it is.
+async fn check_key(State(front): State<Arc<Front>>, mut request: Request, next: Next) -> Response {
     let keys = &front.config.api_keys;
     let said = request.headers().get(header::AUTHORIZATION);
     let said = said.and_then(|it| it.to_str().ok()?.split_once(' '));
     let said = said.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let said = said.map_or("", |(_, key)| key.trim());
     // All keys are compared, each in constant time, so that the time tells nothing.
-    let known = keys
-        .iter()
-        .fold(subtle::Choice::from(0), |known, key| known | key.as_bytes().ct_eq(said.as_bytes()));
-    if keys.is_empty() || bool::from(known) {
-        next.run(request).await
-    } else {
-        ApiError::no_key().into_response()
-    }
+    let none = (subtle::Choice::from(0), 0);
+    let (known, key) = (0..).zip(keys).fold(none, |(known, found), (index, key)| {
+        let same = key.as_bytes().ct_eq(said.as_bytes());
+        (known | same, u64::conditional_select(&found, &index, same))
+    });
+    let client = match (keys.is_empty(), bool::from(known)) {
+        (true, _) => {
+            let connection = request.extensions().get::<Connection>();
+            Client::Connection(connection.map_or(0, |connection| connection.0))
+        }
+        (_, true) => Client::Key(key),
+        _ => return ApiError::no_key().into_response(),
+    };
+    request.extensions_mut().insert(client);
+    next.run(request).await
 }
 
 /// Writes a line for each request, without what it says.

@@ -16,7 +16,7 @@ use crate::api::answer::{
 };
 use crate::api::error::ApiError;
 use crate::api::types::{Common, Prediction, Shape, Speculative, StructuredOutputs};
-use crate::job::{Drafting, Event, Job, Progress, Tally};
+use crate::job::{Client, Drafting, Event, Job, Progress, Tally};
 use crate::resume::{Resumed, check_resumable};
 use crate::state::State;
 
@@ -41,6 +41,14 @@ pub(crate) struct Asked {
     pub(crate) deadline: Instant,
     /// What the answer says of itself.
     pub(crate) about: About,
+}
+
+impl Asked {
+    /// As a client's.
+    pub(crate) fn of(mut self, client: Client) -> Self {
+        self.jobs.iter_mut().for_each(|job| job.client = client);
+        self
+    }
 }
 
 /// What an answer says of itself.
@@ -120,6 +128,7 @@ impl State {
             let mut drafting = drafting.clone();
             drafting.plan.verification = drafting.rule.verification(seed);
             jobs.push(Job {
+                client: Client::default(),
                 choice: index,
                 prompt: prompt.clone(),
                 output: resumed.tokens.clone(),

@@ -9,8 +9,22 @@ use forerun_decode::{
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+/// Who sent a request: clients take turns at the slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Client {
+    /// A front other than HTTP, which has one.
+    #[default]
+    Host,
+    /// Whoever has this of the server's API keys.
+    Key(u64),
+    /// Without keys: a connection.
+    Connection(u64),
+}
+
 /// A text to make.
 pub(crate) struct Job {
+    /// Who wants it.
+    pub(crate) client: Client,
     /// Its place among the answers of its request.
     pub(crate) choice: usize,
     /// What it continues.

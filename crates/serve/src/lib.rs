@@ -13,6 +13,7 @@ mod ask;
 mod host;
 mod job;
 mod metrics;
+mod queue;
 mod resume;
 mod serve;
 mod slots;

@@ -93,6 +93,7 @@ pub(crate) struct Metrics {
     cache_queries: Counter,
     cache_hits: Counter,
     generation_tokens: Counter,
+    preemptions: Counter,
     success: Family<FinishedReason, Counter>,
     failed: Counter,
     refused: Family<Reason, Counter>,
@@ -157,6 +158,7 @@ impl Metrics {
             cache_queries: Counter::default(),
             cache_hits: Counter::default(),
             generation_tokens: Counter::default(),
+            preemptions: Counter::default(),
             success: Family::default(),
             failed: Counter::default(),
             refused: Family::default(),
@@ -211,6 +213,11 @@ impl Metrics {
         );
         all.register("vllm:prefix_cache_hits", "Those that were there", self.cache_hits.clone());
         all.register("vllm:generation_tokens", "Tokens made", self.generation_tokens.clone());
+        all.register(
+            "vllm:num_preemptions",
+            "Sequences that gave their slot up to another client's",
+            self.preemptions.clone(),
+        );
         all.register("vllm:request_success", "Requests that ended well", self.success.clone());
         all.register("forerun:requests_failed", "Requests that did not", self.failed.clone());
         all.register(
@@ -271,6 +278,12 @@ impl Metrics {
     /// A request left it.
     pub(crate) fn left_queue(&self) {
         self.waiting.dec();
+    }
+
+    /// A text gave its slot up and waits for another.
+    pub(crate) fn preempted(&self) {
+        self.preemptions.inc();
+        self.queued();
     }
 
     /// A request was refused.

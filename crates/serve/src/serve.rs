@@ -168,7 +168,7 @@ async fn accept(listener: &TcpListener, front: &Arc<Front>, connections: &Gracef
     let router = api::router(Arc::clone(front));
     let mut builder = Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(front.config.read_timeout);
-    loop {
+    for number in 0.. {
         let (stream, _) = match listener.accept().await {
             Ok(accepted) => accepted,
             // Too many files are open, or the client is gone already: the next may do better.
@@ -179,7 +179,8 @@ async fn accept(listener: &TcpListener, front: &Arc<Front>, connections: &Gracef
             }
         };
         let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(router.clone());
+        let router = router.clone().layer(axum::Extension(api::Connection(number)));
+        let service = TowerToHyperService::new(router);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         let watched = connections.watch(connection);
         tokio::spawn(async move {

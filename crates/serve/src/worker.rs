@@ -2,21 +2,23 @@
 //!
 //! Texts join and leave between rounds. A round serves all of them in shared passes; long prompts
 //! are read in pieces, so that they hold up the others little. What each text drafts is its own, or
-//! the controller's choice by what the round costs with all of them in it.
+//! the controller's choice by what the round costs with all of them in it. Who gets a slot, and who
+//! gives one up, is in `schedule`.
 
-use std::collections::VecDeque;
+mod schedule;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_decode::{
-    Arm, Commit, Controller, Decoder, Drafts, Finish, Generation, Load, Plan, Round, Sampling,
-    Sequence, Slot, Times, Token,
+    Commit, Controller, Decoder, Finish, Generation, Load, Plan, Round, Slot, Times, Token,
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::job::{Event, Failure, Job, Progress, Tally};
+use crate::job::{Client, Event, Failure, Job, Progress, Tally};
 use crate::metrics::{Metrics, Skipped};
+use crate::queue::Queue;
 use crate::slots::Idle;
 
 /// How long reading a prompt may hold up the texts of others, a round.
@@ -33,9 +35,6 @@ const READ_MAX: usize = 512;
 /// So few tokens are not worth counting as a prompt that is being read.
 const READ_SMALL: usize = 16;
 
-/// A prompt waits for another that shares so much more of it than is cached.
-const WORTH_WAITING: usize = 64;
-
 /// What the engine's thread works with.
 pub(crate) struct Worker {
     decoder: Decoder,
@@ -44,7 +43,7 @@ pub(crate) struct Worker {
     /// Set when texts are to be broken off.
     abort: Arc<AtomicBool>,
     jobs: mpsc::Receiver<Vec<Job>>,
-    waiting: VecDeque<Job>,
+    waiting: Queue<Waiting>,
     idle: Idle,
     active: Vec<Active>,
     slot_count: usize,
@@ -60,8 +59,17 @@ pub trait CacheWatch: Send {
     fn holds(&mut self, slot: Slot, tokens: &[Token]);
 }
 
+/// What waits for a slot.
+enum Waiting {
+    /// A text that was not begun.
+    New(Box<Job>),
+    /// One that gave its slot up to another client's.
+    Suspended(Box<Active>),
+}
+
 /// A text being made.
 struct Active {
+    client: Client,
     choice: usize,
     generation: Generation,
     events: mpsc::Sender<Event>,
@@ -70,6 +78,8 @@ struct Active {
     adaptive: bool,
     refused: bool,
     plan: Plan,
+    /// What its output is expected to be.
+    prediction: Vec<Token>,
     tally: Tally,
     /// When the last token came.
     last: Option<Instant>,
@@ -104,15 +114,14 @@ impl Worker {
         let slot_count = decoder.target().slot_count();
         let slots = (0..u32::try_from(slot_count).unwrap_or(u32::MAX)).map(Slot);
         let models = decoder.drafters().iter().map(|it| it.name() == "draft-model").collect();
-        let sequence = |slot| Sequence::new(slot, Sampling::unshaped(), Plan::plain());
         Self {
-            idle: Idle::new(slots.map(sequence)),
+            idle: Idle::new(slots),
             decoder,
             controller,
             metrics,
             abort: Arc::default(),
             jobs,
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
             active: Vec::new(),
             slot_count,
             models,
@@ -147,14 +156,20 @@ impl Worker {
         if self.active.is_empty() && self.waiting.is_empty() {
             self.metrics.show(0, self.cache_use());
             match self.jobs.blocking_recv() {
-                Some(jobs) => self.waiting.extend(jobs),
+                Some(jobs) => self.wait(jobs),
                 None => return false,
             }
         }
         while let Ok(jobs) = self.jobs.try_recv() {
-            self.waiting.extend(jobs);
+            self.wait(jobs);
         }
         true
+    }
+
+    fn wait(&mut self, jobs: Vec<Job>) {
+        for job in jobs {
+            self.waiting.push(job.client, Waiting::New(Box::new(job)));
+        }
     }
 
     /// Ends texts nobody waits for any more, and those that took too long.
@@ -175,10 +190,16 @@ impl Worker {
             over
         };
         let metrics = &self.metrics;
-        self.waiting.retain(|job| {
-            let over = over(&job.events, job.deadline);
+        self.waiting.retain(|waiting| {
+            let over = match waiting {
+                Waiting::New(job) => over(&job.events, job.deadline),
+                Waiting::Suspended(text) => over(&text.events, text.deadline),
+            };
             if over {
                 metrics.left_queue();
+            }
+            if let (true, Waiting::Suspended(text)) = (over, waiting) {
+                metrics.ended(&text.tally, text.arrived, None);
             }
             !over
         });
@@ -192,76 +213,6 @@ impl Worker {
                 index += 1;
             }
         }
-    }
-
-    /// Gives waiting texts the free slots.
-    fn admit(&mut self) {
-        let mut at = 0;
-        while at < self.waiting.len() && !self.idle.is_empty() {
-            if self.waits_for_another(&self.waiting[at]) {
-                at += 1;
-                continue;
-            }
-            let Some(job) = self.waiting.remove(at) else { return };
-            self.metrics.left_queue();
-            self.begin(job);
-        }
-    }
-
-    /// Whether a text in the making is about to read what this one begins with.
-    fn waits_for_another(&self, job: &Job) -> bool {
-        let busy = self.active.iter().map(|text| text.generation.sequence());
-        let all = self.idle.iter().chain(busy.clone());
-        let cached = all.map(|other| self.decoder.shares(other.slot(), &job.prompt)).max();
-        let coming = busy.filter(|other| self.decoder.unread(other) > READ_SMALL).map(|other| {
-            let pairs = other.tokens().iter().zip(&job.prompt);
-            pairs.take_while(|(one, other)| one == other).count()
-        });
-        coming.max().unwrap_or(0) >= cached.unwrap_or(0) + WORTH_WAITING
-    }
-
-    fn begin(&mut self, job: Job) {
-        let busy = self.active.iter().map(|text| text.generation.sequence());
-        let text = (job.prompt, &*job.output);
-        let taken = self.idle.take(&mut self.decoder, text, job.output_len_max, busy);
-        let Some((mut sequence, cached)) = taken else { return };
-        sequence.sampling = job.sampling;
-        sequence.constraint = job.constraint;
-        sequence.logprobs = job.logprobs;
-        sequence.plan = job.drafting.plan.clone();
-        for drafter in self.decoder.drafters() {
-            drafter.predict(sequence.slot(), &job.prediction);
-        }
-        self.metrics.prompt(sequence.tokens().len(), cached);
-        let mut generation = Generation::resumed(sequence, job.reading, job.seed);
-        if let Some(controller) = &self.controller {
-            let rule = job.drafting.rule;
-            let named = &job.drafting.plan.drafters;
-            let Plan { width: width_max, scheme, .. } = job.drafting.plan;
-            let paths_max = self.decoder.target().paths_max();
-            generation = generation.paced(controller.pace(|arm| {
-                let of_plan = arm.drafters.iter().all(|drafter| named.contains(drafter));
-                let fits =
-                    arm.width <= width_max && arm.drafters.len() + arm.width - 1 <= paths_max;
-                of_plan && fits && rule.scheme(&drafts(arm, &self.models)) == Ok(scheme)
-            }));
-        }
-        self.active.push(Active {
-            choice: job.choice,
-            generation,
-            events: job.events,
-            arrived: job.arrived,
-            deadline: job.deadline,
-            adaptive: job.drafting.adaptive && self.controller.is_some(),
-            refused: job.drafting.refused,
-            plan: job.drafting.plan,
-            tally: Tally { cached, ..Tally::default() },
-            last: None,
-            part: Part::Waits,
-            mask_debt: Duration::ZERO,
-            sat_out: 0,
-            _place: job.place,
-        });
     }
 
     /// Runs one round for all texts that have a part in it.
@@ -479,17 +430,6 @@ impl Worker {
         self.leave(index);
     }
 
-    /// Gives a text's slot back.
-    fn leave(&mut self, index: usize) {
-        let text = self.active.remove(index);
-        let mut sequence = text.generation.into_sequence();
-        sequence.constraint = None;
-        for drafter in self.decoder.drafters() {
-            drafter.predict(sequence.slot(), &[]);
-        }
-        self.idle.put(sequence);
-    }
-
     /// Tells what slots hold: those in use, and those whose cache was cut or lost since it was told.
     fn tell(&mut self) {
         let Some((watch, told)) = &mut self.watch else { return };
@@ -538,18 +478,6 @@ impl Active {
             Commit { asked: 0, .. } => Some(Skipped::NoRoom),
             _ => Some(Skipped::NothingToSay),
         }
-    }
-}
-
-/// What an arm would draft, for a rule that is to judge it.
-fn drafts(arm: &Arm, models: &[bool]) -> Drafts {
-    Drafts {
-        drafters: arm.drafters.len(),
-        has_model: arm.drafters.iter().any(|drafter| models[*drafter]),
-        // That was asked when the request came.
-        may_stop: false,
-        width: arm.width,
-        paths: None,
     }
 }
 

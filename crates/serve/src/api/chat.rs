@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use forerun_decode::{ChatOptions, Fields, Message};
 
 use super::answer::{
@@ -17,6 +17,7 @@ use super::tools::{self, Calling};
 use super::types::{ChatMessage, ChatRequest, Role};
 use super::{form_of, off_thread};
 use crate::ask::{Asked, TOP_LOGPROBS_MAX, Wanted};
+use crate::job::Client;
 use crate::state::State;
 use crate::texts::{Texts, Whole};
 use crate::worker::finish_reason;
@@ -42,6 +43,7 @@ const OWN_VARIABLES: [&str; 5] =
 )]
 pub(crate) async fn chat_completions(
     Shared(state): Shared,
+    Extension(client): Extension<Client>,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let building = Arc::clone(&state);
@@ -49,7 +51,7 @@ pub(crate) async fn chat_completions(
     let stream = asked.about.stream;
     let object = if stream { "chat.completion.chunk" } else { "chat.completion" };
     let head = Head::new("chatcmpl-", object, asked.model.clone());
-    let mut texts = Texts::begin(&state, asked)?;
+    let mut texts = Texts::begin(&state, asked.of(client))?;
     if stream {
         texts.begun().await?;
         return Ok(stream::respond(|sink| chunks(state, head, texts, calling, sink)));

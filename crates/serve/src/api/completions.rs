@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use forerun_decode::{Special, Token};
 
 use super::answer::{Completion, CompletionChoice, CompletionLogprobs, Head, Trace, token_ids};
@@ -13,6 +13,7 @@ use super::stream::{self, Sink};
 use super::types::{CompletionRequest, Prompt};
 use super::{form_of, off_thread};
 use crate::ask::{Asked, TOP_LOGPROBS_MAX, Wanted};
+use crate::job::Client;
 use crate::state::State;
 use crate::texts::{Texts, Whole};
 use crate::worker::finish_reason;
@@ -37,13 +38,14 @@ const LEN_DEFAULT: u32 = 16;
 )]
 pub(crate) async fn completions(
     Shared(state): Shared,
+    Extension(client): Extension<Client>,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let building = Arc::clone(&state);
     let asked = off_thread(move || ask(&building, request)).await?;
     let head = Head::new("cmpl-", "text_completion", asked.model.clone());
     let stream = asked.about.stream;
-    let mut texts = Texts::begin(&state, asked)?;
+    let mut texts = Texts::begin(&state, asked.of(client))?;
     if stream {
         texts.begun().await?;
         return Ok(stream::respond(|sink| chunks(state, head, texts, sink)));

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
 use forerun_decode::{
-    Constraint, ConstraintError, CostCurve, Costs, Drafter, Engine, ModelDrafter, PredictedDrafter,
-    Reading, RuleChoice, Special, StopStrings, Token, TokenizeError, Tokenizer, ToyEngine,
-    ToyModel,
+    Arm, Constraint, ConstraintError, CostCurve, Costs, Drafter, Engine, ModelDrafter,
+    PredictedDrafter, Reading, RuleChoice, Sampling, Special, StopStrings, Token, TokenizeError,
+    Tokenizer, ToyEngine, ToyModel,
 };
 
 use super::*;
@@ -114,6 +114,7 @@ fn job(prompt: &str, len: usize, drafters: Vec<usize>) -> (Job, mpsc::Receiver<E
     let never = (END, f32::NEG_INFINITY);
     let now = Instant::now();
     let job = Job {
+        client: Client::default(),
         choice: 0,
         prompt: Letters.tokenize(prompt, Special::AsText).unwrap(),
         output: Vec::new(),
@@ -331,7 +332,7 @@ fn texts_that_still_read_count_as_load() {
     let (mut worker, _jobs, _) = worker(true, 1);
     for prompt in ["abc", &"abcde".repeat(40)] {
         let (job, _events) = job(prompt, 10, vec![0]);
-        worker.waiting.push_back(job);
+        worker.wait(vec![job]);
     }
     worker.admit();
     // To whom it is one that speaks, the other is a text beside it that soon will too.
@@ -419,7 +420,7 @@ fn a_watch_is_told_that_idle_slots_hold_nothing_any_more() {
     let mut worker = worker.watched(Some(Box::new(Told(Arc::clone(&told)))));
     let mut text = |prompt: &str| {
         let (job, events) = job(prompt, 5, vec![]);
-        worker.waiting.push_back(job);
+        worker.wait(vec![job]);
         worker.admit();
         while !worker.active.is_empty() {
             worker.round();
@@ -463,7 +464,7 @@ fn slow_masks_hold_up_nobody_but_their_own_text() {
     for (prompt, constraint) in [("abc", None), ("cab", Takes::ms(1)), ("bca", Takes::ms(60))] {
         let (mut job, receiver) = job(prompt, 100, vec![0]);
         (job.constraint, job.drafting.adaptive) = (constraint, false);
-        worker.waiting.push_back(job);
+        worker.wait(vec![job]);
         events.push(receiver);
     }
     worker.admit();
@@ -496,4 +497,148 @@ fn slow_masks_of_all_texts_take_turns_and_change_nothing_they_say() {
     });
     assert_eq!(sent.map(|events| done(events).text), expected);
     server.stop();
+}
+
+const HOSTILE: Client = Client::Key(0);
+const POLITE: Client = Client::Key(1);
+
+/// Slots that a client holds.
+fn held(worker: &Worker, client: Client) -> usize {
+    worker.active.iter().filter(|text| text.client == client).count()
+}
+
+/// One turn of the engine's thread.
+fn step(worker: &mut Worker) {
+    worker.drop_the_late();
+    worker.admit();
+    worker.round();
+}
+
+#[test]
+fn a_client_that_waits_gets_its_share_of_slots_at_once() {
+    let (mut worker, _jobs, metrics) = worker(false, 8);
+    let mut hostile = Vec::new();
+    for _ in 0..16 {
+        let (mut job, events) = job("abc", 60, vec![]);
+        job.client = HOSTILE;
+        metrics.queued();
+        worker.wait(vec![job]);
+        hostile.push(events);
+    }
+    (0..5).for_each(|_| step(&mut worker));
+    assert_eq!(held(&worker, HOSTILE), 3, "alone, a client has all slots");
+    let (mut polite, mut events) = job("cab", 20, vec![]);
+    polite.client = POLITE;
+    metrics.queued();
+    worker.wait(vec![polite]);
+    let mut rounds = 0;
+    while rounds == 0 || held(&worker, POLITE) > 0 {
+        step(&mut worker);
+        rounds += 1;
+        assert!(held(&worker, HOSTILE) <= 2, "in round {rounds}");
+    }
+    assert_eq!(rounds, 20, "a token in each round from the first on");
+    assert!(matches!(events.blocking_recv(), Some(Event::Round(_))));
+    // The one that made way comes back before those that have not begun, and says what it would have.
+    while !worker.active.is_empty() || !worker.waiting.is_empty() {
+        step(&mut worker);
+    }
+    drop(worker);
+    let alone = Running::start(false);
+    let expected = alone.text("abc", 60, vec![]).text;
+    alone.stop();
+    for events in hostile {
+        assert_eq!(done(events).text, expected);
+    }
+    let shown = metrics.text();
+    assert!(shown.contains("vllm:num_preemptions_total{model_name=\"toy\"} 1"), "{shown}");
+    assert!(shown.contains("vllm:num_requests_waiting{model_name=\"toy\"} 0"), "{shown}");
+}
+
+#[test]
+fn a_suspended_text_says_what_it_would_have_whatever_judges_its_drafts() {
+    let long = "abcde".repeat(16);
+    let sent = |rule: RuleChoice, len: usize| {
+        let (mut job, events) = job(&long, len, vec![0]);
+        job.client = HOSTILE;
+        job.drafting.rule = rule;
+        job.drafting.plan.verification = rule.verification(7);
+        job.drafting.adaptive = false;
+        (job, events)
+    };
+    for rule in [RuleChoice::Block, RuleChoice::Coupled] {
+        let alone = Running::start(false);
+        let (job, events) = sent(rule, 60);
+        alone.send(job);
+        let expected = done(events).text;
+        alone.stop();
+        for before in 1..6 {
+            let (mut worker, _jobs, _) = worker(false, 8);
+            let mut texts = Vec::new();
+            for _ in 0..3 {
+                let (job, events) = sent(rule, 60);
+                worker.wait(vec![job]);
+                texts.push(events);
+            }
+            (0..before).for_each(|_| step(&mut worker));
+            let (mut polite, _events) = self::job("cab", 3, vec![]);
+            polite.client = POLITE;
+            worker.wait(vec![polite]);
+            while !worker.active.is_empty() || !worker.waiting.is_empty() {
+                step(&mut worker);
+            }
+            drop(worker);
+            for events in texts {
+                assert_eq!(done(events).text, expected, "{rule:?}, after {before} rounds");
+            }
+        }
+    }
+}
+
+#[test]
+fn clients_within_their_share_are_left_alone_and_take_turns() {
+    let (mut worker, _jobs, metrics) = worker(false, 8);
+    let mut events = Vec::new();
+    // Five clients with two texts each, three slots.
+    for client in [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] {
+        let (mut job, receiver) = job("abc", 4, vec![]);
+        job.client = Client::Key(client);
+        worker.wait(vec![job]);
+        events.push(receiver);
+    }
+    let mut order = Vec::new();
+    while !worker.waiting.is_empty() {
+        step(&mut worker);
+        for text in &worker.active {
+            if !order.contains(&text.client) {
+                order.push(text.client);
+            }
+        }
+        if order.len() == 5 {
+            break;
+        }
+    }
+    assert_eq!(order, [0, 1, 2, 3, 4].map(Client::Key));
+    // The first three had their texts before, and none a second one.
+    assert!(worker.active.iter().all(|text| matches!(text.client, Client::Key(0 | 3 | 4))));
+    assert!(metrics.text().contains("vllm:num_preemptions_total{model_name=\"toy\"} 0"));
+}
+
+#[test]
+fn a_suspended_text_that_nobody_waits_for_is_dropped() {
+    let (mut worker, _jobs, metrics) = worker(false, 8);
+    let mut hostile = Vec::new();
+    for client in [HOSTILE, HOSTILE, HOSTILE, POLITE] {
+        let (mut job, events) = job("abc", 50, vec![]);
+        job.client = client;
+        metrics.queued();
+        worker.wait(vec![job]);
+        step(&mut worker);
+        hostile.push(events);
+    }
+    assert!(!worker.waiting.is_empty());
+    drop(hostile);
+    step(&mut worker);
+    assert!(worker.waiting.is_empty() && worker.active.is_empty());
+    assert!(metrics.text().contains("vllm:num_requests_waiting{model_name=\"toy\"} 0"));
 }
