@@ -1,4 +1,4 @@
-"""What clients do to each other: who waits for whom."""
+"""What clients do to each other: who waits for whom, and what the prefix cache tells of others."""
 
 import json
 import statistics
@@ -9,11 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Server
+from conftest import Server, wait_until
 
 KEYS = ("polite", "hostile")
 
 COMPLETIONS = "/v1/completions"
+SECRET = "The password of the harbour master, which nobody else may ever learn, is the name of his boat. "
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +38,13 @@ def stream(server: Server, key: str, body: dict[str, Any]) -> Iterator[float]:
 
 def figures(server: Server, turn: int) -> tuple[float, float]:
     """Seconds to the first token, and seconds of each after it."""
-    body = {"prompt": f"{turn}. Once upon a time there was a", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    body = {"prompt": f"{turn}. Once upon a time there was a", "max_tokens": 16, "temperature": 0, "ignore_eos": True}
     times = list(stream(server, "polite", body))
     return times[0], (times[-1] - times[0]) / (len(times) - 1)
 
 
 def test_a_client_is_served_beside_one_that_sends_five_requests_of_sixteen(keyed: Server) -> None:
-    idle = [figures(keyed, turn) for turn in range(3)]
+    idle = [figures(keyed, turn) for turn in range(2)]
     body = {"prompt": "Write a long list of names:", "n": 16, "max_tokens": 400, "ignore_eos": True}
 
     def attack() -> None:
@@ -55,13 +56,9 @@ def test_a_client_is_served_beside_one_that_sends_five_requests_of_sixteen(keyed
     threads = [threading.Thread(target=attack, daemon=True) for _ in range(5)]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 10
-    while "vllm:num_requests_running{" not in (shown := keyed.http.get("/metrics").text) or ' 2\n' not in shown.split(
-        "vllm:num_requests_running{"
-    )[-1][:60]:
-        assert time.monotonic() < deadline, "the other client has both slots"
-        time.sleep(0.02)
-    busy = [figures(keyed, turn) for turn in range(3, 6)]
+    running = 'vllm:num_requests_running{model_name="%s"} 2' % keyed.http.get("/v1/models", headers=of("polite")).json()["data"][0]["id"]
+    wait_until(lambda: running in keyed.http.get("/metrics").text, 30, "the other client has both slots")
+    busy = [figures(keyed, turn) for turn in range(2, 4)]
     first, rate = (
         statistics.median(measured[part] for measured in busy) / statistics.median(measured[part] for measured in idle)
         for part in (0, 1)
@@ -69,3 +66,36 @@ def test_a_client_is_served_beside_one_that_sends_five_requests_of_sixteen(keyed
     print(f"first token {first:.2f} times its idle figure, each further token {rate:.2f} times")
     # Twice is the aim; the rest is for a machine that does other things as well.
     assert first < 4 and rate < 4, (idle, busy)
+
+
+def cached(server: Server, key: str | None, **body: Any) -> int:
+    fields = {"prompt": SECRET + "It is", "max_tokens": 1, "temperature": 0} | body
+    response = server.http.post(COMPLETIONS, json=fields, headers=of(key) if key else {})
+    assert response.status_code == 200, response.text
+    return response.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.fixture(scope="module")
+def secrets(start: Callable[..., Server]) -> Server:
+    return start("-np", "2", *(part for key in KEYS for part in ("--api-key", key)), drafter=None)
+
+
+def test_no_key_learns_from_the_cache_what_another_sent(secrets: Server) -> None:
+    for key in KEYS:
+        assert cached(secrets, key) == 0
+        # What a key left is its own to find.
+        assert cached(secrets, key) > 10
+    assert cached(secrets, KEYS[0]) > 10
+
+
+def test_a_salt_parts_what_a_cache_shares(start: Callable[..., Server]) -> None:
+    server = start("-np", "3", drafter=None)
+    assert cached(server, None, cache_salt="one") == 0
+    assert cached(server, None, cache_salt="one") > 10
+    assert cached(server, None, cache_salt="two") == 0
+    assert cached(server, None) == 0
+    assert cached(server, None) > 10
+    assert cached(server, None, cache_prompt=False) == 0
+    assert cached(server, None, cache_prompt=True) > 10
+    refused = server.http.post(COMPLETIONS, json={"prompt": "x", "cache_salt": ""})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "cache_salt"

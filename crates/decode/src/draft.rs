@@ -173,4 +173,7 @@ pub trait Drafter: Send {
     /// Tells that the first `len` tokens of slot `from` are also those of the text that begins in
     /// `to`, for drafters with caches.
     fn copy(&mut self, _from: Slot, _to: Slot, _len: usize) {}
+
+    /// Tells that what it keeps of a slot must not serve the next text there.
+    fn forget(&mut self, _slot: Slot) {}
 }

@@ -289,6 +289,13 @@ impl Decoder {
         true
     }
 
+    /// Forgets what a slot holds, in the target and all drafters, so that the next sequence there
+    /// uses and learns nothing of it.
+    pub fn forget(&mut self, slot: Slot) {
+        self.caches.extended(slot, 0, &[], &[]);
+        self.drafters.iter_mut().for_each(|drafter| drafter.forget(slot));
+    }
+
     /// How many of these tokens the target's slot holds as a prefix, whoever left them there.
     pub fn shares(&self, slot: Slot, tokens: &[Token]) -> usize {
         self.caches.of(slot).shared(tokens)

@@ -688,3 +688,27 @@ fn drafts_are_as_short_as_slow_masks_need_and_the_text_stays() {
         assert_eq!(drafted.into_iter().max(), Some(most), "in {budget_ms} ms");
     }
 }
+
+#[test]
+fn what_a_slot_is_told_to_forget_serves_nobody() {
+    let own: [Box<dyn Drafter>; 3] = [
+        drafter(1),
+        Box::new(NgramDrafter::default()),
+        Box::new(SuffixDrafter::new(SuffixConfig::default())),
+    ];
+    let mut decoder = decoder(own.into(), 64);
+    let greedy = Sampling { temperature: 0.0, ..no_end() };
+    let mut sequence = Sequence::new(Slot(0), greedy, drafted(3));
+    sequence.begin(prompt(), 20);
+    finish(&mut decoder, &mut sequence).unwrap();
+    let said = sequence.output().to_vec();
+    assert!(decoder.drafters()[0].behind(Slot(0), sequence.tokens()) < 8);
+    decoder.forget(Slot(0));
+    assert_eq!(decoder.cached_tokens(Slot(0)), []);
+    let len = sequence.tokens().len();
+    assert_eq!(decoder.drafters()[0].behind(Slot(0), sequence.tokens()), len);
+    sequence.begin(prompt(), 20);
+    assert_eq!(decoder.unread(&sequence), prompt().len());
+    finish(&mut decoder, &mut sequence).unwrap();
+    assert_eq!(sequence.output(), said);
+}

@@ -16,7 +16,7 @@ use crate::api::answer::{
 };
 use crate::api::error::ApiError;
 use crate::api::types::{Common, Prediction, Shape, Speculative, StructuredOutputs};
-use crate::job::{Client, Drafting, Event, Job, Progress, Tally};
+use crate::job::{Cache, Client, Drafting, Event, Job, Progress, Tally};
 use crate::resume::{Resumed, check_resumable};
 use crate::state::State;
 
@@ -125,10 +125,9 @@ impl State {
                 let _ = sender.try_send(Event::Round(Box::new(Progress::ended(finish))));
                 continue;
             }
-            let mut drafting = drafting.clone();
-            drafting.plan.verification = drafting.rule.verification(seed);
             jobs.push(Job {
                 client: Client::default(),
+                cache: Cache::of(&common),
                 choice: index,
                 prompt: prompt.clone(),
                 output: resumed.tokens.clone(),
@@ -138,7 +137,7 @@ impl State {
                 seed,
                 constraint,
                 logprobs,
-                drafting,
+                drafting: drafting.seeded(seed),
                 prediction: prediction.clone(),
                 arrived,
                 deadline,
@@ -439,9 +438,9 @@ fn check_promises(common: &Common) -> Result<(), ApiError> {
     if common.store == Some(true) {
         return Err(ApiError::field("store", "this server keeps no answers: leave `store` out"));
     }
-    if common.cache_prompt == Some(false) {
-        let message = "the cache cannot be left out; it does not change the answer";
-        return Err(ApiError::field("cache_prompt", message));
+    if common.cache_salt.as_deref() == Some("") {
+        let message = "`cache_salt` is empty: give at least one character, or leave it out";
+        return Err(ApiError::field("cache_salt", message));
     }
     let options = &common.stream_options;
     let said = options.include_usage.is_some() || options.continuous_usage_stats.is_some();

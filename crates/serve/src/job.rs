@@ -9,6 +9,8 @@ use forerun_decode::{
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use crate::api::types::Common;
+
 /// Who sent a request: clients take turns at the slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Client {
@@ -21,10 +23,34 @@ pub(crate) enum Client {
     Connection(u64),
 }
 
+/// Which cached prefixes a text may use, and who may use what it leaves: those of the same scope.
+/// So `cached_tokens`, and the time to the first token, tell nobody what another sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All with the same API key and the same `cache_salt`; without keys, all with the same salt.
+    Shared {
+        /// Which key.
+        key: Option<u64>,
+        /// The salt.
+        salt: Option<Arc<str>>,
+    },
+    /// Nobody: `cache_prompt` is false.
+    Nobody,
+}
+
+impl Scope {
+    /// Whether one may use what the other left.
+    pub(crate) fn admits(&self, other: &Self) -> bool {
+        *self != Self::Nobody && self == other
+    }
+}
+
 /// A text to make.
 pub(crate) struct Job {
     /// Who wants it.
     pub(crate) client: Client,
+    /// What its request says of the prefix cache.
+    pub(crate) cache: Cache,
     /// Its place among the answers of its request.
     pub(crate) choice: usize,
     /// What it continues.
@@ -57,6 +83,36 @@ pub(crate) struct Job {
     pub(crate) place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
+impl Job {
+    /// Which cached prefixes it may use.
+    pub(crate) fn scope(&self) -> Scope {
+        let key = match self.client {
+            Client::Key(key) => Some(key),
+            Client::Host | Client::Connection(_) => None,
+        };
+        match self.cache.prompt {
+            true => Scope::Shared { key, salt: self.cache.salt.clone() },
+            false => Scope::Nobody,
+        }
+    }
+}
+
+/// What a request says of the prefix cache.
+#[derive(Debug, Clone)]
+pub(crate) struct Cache {
+    /// Whether it may use what is cached, and leave what others may use.
+    pub(crate) prompt: bool,
+    /// What parts its prefixes from those of others with the same key.
+    pub(crate) salt: Option<Arc<str>>,
+}
+
+impl Cache {
+    pub(crate) fn of(common: &Common) -> Self {
+        let salt = common.cache_salt.as_deref().map(Arc::from);
+        Self { prompt: common.cache_prompt.unwrap_or(true), salt }
+    }
+}
+
 /// What may be drafted for a text.
 #[derive(Debug, Clone)]
 pub(crate) struct Drafting {
@@ -68,6 +124,15 @@ pub(crate) struct Drafting {
     pub(crate) adaptive: bool,
     /// Whether the request asked for no drafts.
     pub(crate) refused: bool,
+}
+
+impl Drafting {
+    /// The same with this seed.
+    pub(crate) fn seeded(&self, seed: u64) -> Self {
+        let mut seeded = self.clone();
+        seeded.plan.verification = self.rule.verification(seed);
+        seeded
+    }
 }
 
 /// What a round did for a text.

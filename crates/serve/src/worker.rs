@@ -16,10 +16,10 @@ use forerun_decode::{
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::job::{Client, Event, Failure, Job, Progress, Tally};
+use crate::job::{Client, Event, Failure, Job, Progress, Scope, Tally};
 use crate::metrics::{Metrics, Skipped};
 use crate::queue::Queue;
-use crate::slots::Idle;
+use crate::slots::Slots;
 
 /// How long reading a prompt may hold up the texts of others, a round.
 const STALL: Duration = Duration::from_millis(250);
@@ -44,7 +44,7 @@ pub(crate) struct Worker {
     abort: Arc<AtomicBool>,
     jobs: mpsc::Receiver<Vec<Job>>,
     waiting: Queue<Waiting>,
-    idle: Idle,
+    slots: Slots,
     active: Vec<Active>,
     slot_count: usize,
     /// Which drafters are models.
@@ -70,6 +70,7 @@ enum Waiting {
 /// A text being made.
 struct Active {
     client: Client,
+    scope: Scope,
     choice: usize,
     generation: Generation,
     events: mpsc::Sender<Event>,
@@ -112,10 +113,9 @@ impl Worker {
         jobs: mpsc::Receiver<Vec<Job>>,
     ) -> Self {
         let slot_count = decoder.target().slot_count();
-        let slots = (0..u32::try_from(slot_count).unwrap_or(u32::MAX)).map(Slot);
         let models = decoder.drafters().iter().map(|it| it.name() == "draft-model").collect();
         Self {
-            idle: Idle::new(slots),
+            slots: Slots::new(slot_count),
             decoder,
             controller,
             metrics,

@@ -279,6 +279,13 @@ impl Drafter for ModelDrafter {
         }
     }
 
+    fn forget(&mut self, slot: Slot) {
+        self.caches.extended(slot, 0, &[], &[]);
+        if let Some(start) = self.starts.get_mut(slot.0 as usize) {
+            *start = 0;
+        }
+    }
+
     fn passes(&mut self) -> Vec<Pass> {
         std::mem::take(&mut self.passes)
     }

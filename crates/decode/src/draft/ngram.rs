@@ -99,6 +99,10 @@ impl Drafter for NgramDrafter {
         }
         Ok(())
     }
+
+    fn forget(&mut self, slot: Slot) {
+        self.slots.remove(&slot);
+    }
 }
 
 /// Where the n-grams of one sequence last ended.

@@ -160,6 +160,10 @@ impl Drafter for SuffixDrafter {
         Ok(())
     }
 
+    fn forget(&mut self, slot: Slot) {
+        self.slots.remove(&slot);
+    }
+
     fn ended(&mut self, tokens: &[Token]) {
         let half = self.config.tokens_max.min(1 << 30) / 2;
         let tokens = &tokens[tokens.len().saturating_sub(half)..];

@@ -89,8 +89,13 @@ macro_rules! request {
             pub(crate) resume_token_ids: Option<Vec<u32>>,
             /// Whether every chunk says what it took.
             pub(crate) timings_per_token: Option<bool>,
-            /// Whether what is cached of the prompt may be used; it always is.
+            /// Whether what is cached of the prompt may be used, and what this request leaves.
+            /// Without, it is.
             pub(crate) cache_prompt: Option<bool>,
+            /// Parts the prefix cache: only requests with the same salt (and the same API key) use
+            /// each other's prefixes.
+            #[schema(min_length = 1)]
+            pub(crate) cache_salt: Option<String>,
             /// Who asks. Kept nowhere.
             #[allow(dead_code, reason = "clients may send it")]
             pub(crate) user: Option<String>,
@@ -133,6 +138,7 @@ macro_rules! request {
                     resume_token_ids: self.resume_token_ids.take(),
                     timings_per_token: self.timings_per_token.unwrap_or(false),
                     cache_prompt: self.cache_prompt,
+                    cache_salt: self.cache_salt.take(),
                     store: self.store,
                 }
             }
@@ -202,6 +208,7 @@ pub(crate) struct Common {
     pub(crate) resume_token_ids: Option<Vec<u32>>,
     pub(crate) timings_per_token: bool,
     pub(crate) cache_prompt: Option<bool>,
+    pub(crate) cache_salt: Option<String>,
     pub(crate) store: Option<bool>,
 }
 

@@ -23,11 +23,11 @@ impl Worker {
             let Some(client) = self.waiting.next(|client| self.held(client), may_begin) else {
                 return;
             };
-            let victim = match self.idle.is_empty() {
+            let victim = match self.slots.none_is_idle() {
                 true => self.victim(client),
                 false => None,
             };
-            if self.idle.is_empty() && victim.is_none() {
+            if self.slots.none_is_idle() && victim.is_none() {
                 return;
             }
             let taken = {
@@ -75,9 +75,11 @@ impl Worker {
     /// Whether a text in the making is about to read what this one begins with.
     fn waits_for_another(&self, waiting: &Waiting) -> bool {
         let Waiting::New(job) = waiting else { return false };
-        let busy = self.active.iter().map(|text| text.generation.sequence());
-        let slots = self.idle.iter().chain(busy.clone().map(Sequence::slot));
+        let scope = job.scope();
+        let slots = self.slots.of(&scope);
         let cached = slots.map(|slot| self.decoder.shares(slot, &job.prompt)).max();
+        let own = self.active.iter().filter(|text| scope.admits(&text.scope));
+        let busy = own.map(|text| text.generation.sequence());
         let coming = busy.filter(|other| self.decoder.unread(other) > READ_SMALL).map(|other| {
             let pairs = other.tokens().iter().zip(&job.prompt);
             pairs.take_while(|(one, other)| one == other).count()
@@ -85,15 +87,10 @@ impl Worker {
         coming.max().unwrap_or(0) >= cached.unwrap_or(0) + WORTH_WAITING
     }
 
-    /// A slot for a text that begins with these tokens.
-    fn slot_for(&mut self, tokens: &[Token]) -> Option<Slot> {
-        let busy = self.active.iter().map(|text| text.generation.sequence().slot());
-        self.idle.take(&mut self.decoder, tokens, busy)
-    }
-
     fn begin(&mut self, job: Job) {
-        let tokens = [&*job.prompt, &*job.output].concat();
-        let Some(slot) = self.slot_for(&tokens) else { return };
+        let (tokens, scope) = ([&*job.prompt, &*job.output].concat(), job.scope());
+        let slot = self.slots.take(&mut self.decoder, &tokens, &scope);
+        let Some(slot) = slot else { return };
         let mut sequence = Sequence::new(slot, job.sampling, job.drafting.plan.clone());
         sequence.resume(job.prompt, &job.output, job.output_len_max);
         sequence.constraint = job.constraint;
@@ -116,6 +113,7 @@ impl Worker {
         }
         self.active.push(Active {
             client: job.client,
+            scope,
             choice: job.choice,
             generation,
             events: job.events,
@@ -143,7 +141,9 @@ impl Worker {
 
     /// Goes on with a text that was suspended.
     fn go_on(&mut self, mut text: Active) {
-        let Some(slot) = self.slot_for(text.generation.sequence().tokens()) else { return };
+        let tokens = text.generation.sequence().tokens();
+        let slot = self.slots.take(&mut self.decoder, tokens, &text.scope);
+        let Some(slot) = slot else { return };
         text.generation.move_to(slot);
         self.predict(slot, &text.prediction);
         self.active.push(text);
@@ -159,7 +159,7 @@ impl Worker {
         let text = self.active.remove(index);
         let slot = text.generation.sequence().slot();
         self.predict(slot, &[]);
-        self.idle.put(slot);
+        self.slots.put(slot);
         text
     }
 

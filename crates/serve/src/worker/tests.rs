@@ -9,7 +9,7 @@ use forerun_decode::{
 };
 
 use super::*;
-use crate::job::Drafting;
+use crate::job::{Cache, Drafting};
 
 const VOCAB: usize = 6;
 const END: Token = Token(5);
@@ -115,6 +115,7 @@ fn job(prompt: &str, len: usize, drafters: Vec<usize>) -> (Job, mpsc::Receiver<E
     let now = Instant::now();
     let job = Job {
         client: Client::default(),
+        cache: Cache { prompt: true, salt: None },
         choice: 0,
         prompt: Letters.tokenize(prompt, Special::AsText).unwrap(),
         output: Vec::new(),
@@ -641,4 +642,49 @@ fn a_suspended_text_that_nobody_waits_for_is_dropped() {
     step(&mut worker);
     assert!(worker.waiting.is_empty() && worker.active.is_empty());
     assert!(metrics.text().contains("vllm:num_requests_waiting{model_name=\"toy\"} 0"));
+}
+
+#[test]
+fn cached_prefixes_are_shared_by_key_and_salt_alone() {
+    let server = Running::start(false);
+    let prompt = "abcde".repeat(20);
+    let (plain, fresh) = (server.text(&prompt, 5, vec![]).text, 0);
+    let sent = |client: Client, salt: Option<&str>, cache_prompt: bool| {
+        let (mut job, events) = job(&prompt, 5, vec![0]);
+        job.client = client;
+        job.cache = Cache { prompt: cache_prompt, salt: salt.map(Arc::from) };
+        server.send(job);
+        let done = done(events);
+        assert_eq!(done.text, plain);
+        done.tally.cached
+    };
+    // Another scope finds nothing, also in the very slot that holds it; then it finds its own.
+    for (client, salt) in [
+        (Client::Key(0), None),
+        (Client::Key(1), None),
+        (Client::Key(1), Some("salt")),
+        (Client::Host, Some("salt")),
+    ] {
+        assert_eq!(sent(client, salt, true), fresh, "{client:?} {salt:?}");
+        assert_eq!(sent(client, salt, false), fresh, "{client:?} {salt:?}, cache_prompt: false");
+        assert_eq!(sent(client, salt, true), 99, "{client:?} {salt:?}");
+    }
+    server.stop();
+}
+
+#[test]
+fn nobody_waits_for_a_prompt_of_another_scope() {
+    let (mut worker, _jobs, _) = worker(false, 8);
+    let mut receivers = Vec::new();
+    let mut held = |worker: &mut Worker, client: Client| {
+        let (mut job, events) = job(&"abcde".repeat(80), 5, vec![]);
+        job.client = client;
+        worker.wait(vec![job]);
+        worker.admit();
+        receivers.push(events);
+        worker.active.len()
+    };
+    assert_eq!(held(&mut worker, Client::Key(0)), 1);
+    assert_eq!(held(&mut worker, Client::Key(0)), 1, "it waits for what the other reads");
+    assert_eq!(held(&mut worker, Client::Key(1)), 2);
 }
