@@ -71,6 +71,25 @@ pub struct Costs {
 }
 
 impl Costs {
+    /// Seconds that drafts of so many tokens add to a pass of `sequences`: drafting them, one pass
+    /// for each token of a path, and scoring them.
+    ///
+    /// ```
+    /// use forerun_decode::{CostCurve, Costs};
+    /// let curve = |seconds| CostCurve::new([(1, seconds), (9, 9.0 * seconds)]);
+    /// let costs = Costs { target: curve(2.0), drafters: vec![Some(curve(1.0)), None] };
+    /// assert_eq!(costs.drafting(&[0], 1, 4, 1), 4.0 * 1.0 + 4.0 * 2.0);
+    /// assert_eq!(costs.drafting(&[1], 1, 4, 1), 4.0 * 2.0);
+    /// ```
+    pub fn drafting(&self, drafters: &[usize], width: usize, len: usize, sequences: usize) -> f64 {
+        let curve = |drafter: &usize| self.drafters.get(*drafter)?.as_ref();
+        let models = drafters.iter().filter_map(curve);
+        let drafted: f64 = models.clone().map(|it| len as f64 * it.seconds(width, 1)).sum();
+        let paths = drafters.len() + models.count() * width.saturating_sub(1);
+        let scored = self.target.seconds(sequences + len * paths, sequences);
+        drafted + scored - self.target.seconds(sequences, sequences)
+    }
+
     /// Takes a round's passes into account. A drafter that ran none goes by the target's: machines
     /// get slower and faster as a whole, and one that looks too dear would never run any.
     pub fn observe(&mut self, passes: &Passes) {

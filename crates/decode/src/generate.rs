@@ -187,6 +187,11 @@ impl Generation {
         self.sequence.move_to(slot);
     }
 
+    /// Drafts paths of at most so many tokens from the next round on, unless a controller chooses.
+    pub fn draft_at_most(&mut self, len: usize) {
+        self.sequence.plan.draft_len = len;
+    }
+
     /// Drafts no more in the next round than its constraint's masks are expected to have time for,
     /// as [`Sequence::mask_budget`].
     pub fn mask_within(&mut self, budget: std::time::Duration) {

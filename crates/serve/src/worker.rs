@@ -3,8 +3,9 @@
 //! Texts join and leave between rounds. A round serves all of them in shared passes; long prompts
 //! are read in pieces, so that they hold up the others little. What each text drafts is its own, or
 //! the controller's choice by what the round costs with all of them in it. Who gets a slot, and who
-//! gives one up, is in `schedule`.
+//! gives one up, is in `schedule`; what each text does in a round, and for how long, in `parts`.
 
+mod parts;
 mod schedule;
 
 use std::sync::Arc;
@@ -20,17 +21,6 @@ use crate::job::{Client, Event, Failure, Job, Progress, Scope, Tally};
 use crate::metrics::{Metrics, Skipped};
 use crate::queue::Queue;
 use crate::slots::Slots;
-
-/// How long reading a prompt may hold up the texts of others, a round.
-const STALL: Duration = Duration::from_millis(250);
-
-/// How long the masks of all constrained texts may hold up a round. Drafts are kept short and texts
-/// sit rounds out to stay within it; one mask is made whatever it takes, which llguidance bounds.
-const MASK_STALL: Duration = Duration::from_millis(25);
-
-/// Tokens of prompts read in a round: at least while others wait, and at most.
-const READ_MIN: usize = 32;
-const READ_MAX: usize = 512;
 
 /// So few tokens are not worth counting as a prompt that is being read.
 const READ_SMALL: usize = 16;
@@ -240,100 +230,6 @@ impl Worker {
             // One of them is to blame, and the others are not to suffer for it.
             Err(_) => self.one_by_one(),
         }
-    }
-
-    /// Decides who reads and who speaks, and how much is read.
-    fn share_out(&mut self) -> Load {
-        let unread = |text: &Active| self.decoder.unread(text.generation.sequence());
-        let speaking = self.active.iter().filter(|text| unread(text) <= READ_SMALL).count();
-        let mut budget = match &self.controller {
-            _ if speaking == 0 => READ_MAX,
-            Some(controller) => controller.costs().target.tokens_within(STALL.as_secs_f64()),
-            None => READ_MIN,
-        };
-        budget = budget.clamp(READ_MIN, READ_MAX);
-        let mut read = 0;
-        for text in &mut self.active {
-            let unread = unread(text);
-            let most = unread.min(budget - read);
-            text.part = match most {
-                _ if unread <= READ_SMALL => Part::Speaks,
-                0 => Part::Waits,
-                _ => Part::Reads(most),
-            };
-            text.generation.read_at_most(READ_MAX);
-            if let Part::Reads(tokens) = text.part {
-                text.generation.read_at_most(tokens);
-                read += tokens;
-            }
-        }
-        self.ration_masks();
-        // Those that still read will speak in a moment: a drafter taken up for the few that do now
-        // would have read their texts for nothing.
-        Load { sequences: self.active.len().saturating_sub(1), tokens: read }
-    }
-
-    /// Has texts whose masks are slow sit this round out as far as masks would take it longer than
-    /// [`MASK_STALL`]. Those whose masks are within their share of that never wait, and somebody
-    /// always has a part. It changes when a text goes on, not what it says.
-    fn ration_masks(&mut self) {
-        let constrained = |text: &Active| {
-            text.part == Part::Speaks && text.generation.sequence().constraint.is_some()
-        };
-        let (mut order, others): (Vec<usize>, Vec<usize>) =
-            (0..self.active.len()).partition(|index| constrained(&self.active[*index]));
-        let share = MASK_STALL / u32::try_from(order.len().max(1)).unwrap_or(u32::MAX);
-        let mut served = others.iter().any(|index| self.active[*index].part != Part::Waits);
-        order.sort_by_key(|index| std::cmp::Reverse(self.active[*index].sat_out));
-        let mut planned = Duration::ZERO;
-        for index in order {
-            let text = &mut self.active[index];
-            text.generation.mask_within(share);
-            text.mask_debt = text.mask_debt.saturating_sub(share);
-            let expected = text.generation.sequence().mask_time();
-            let slow = expected > share && planned > Duration::ZERO;
-            let late = text.mask_debt > Duration::ZERO || slow && planned + expected > MASK_STALL;
-            if served && late {
-                text.part = Part::Waits;
-                text.sat_out += 1;
-                continue;
-            }
-            (served, text.sat_out) = (true, 0);
-            planned += expected;
-        }
-    }
-
-    /// Has every text's plan for this round decided.
-    fn choose(&mut self, load: Load) {
-        for text in &mut self.active {
-            match &mut self.controller {
-                Some(controller) if text.adaptive && text.part == Part::Speaks => {
-                    text.generation.choose(&mut self.decoder, controller, load);
-                }
-                _ => {}
-            }
-        }
-        self.be_of_one_mind();
-    }
-
-    /// With cells of their own, texts share a pass only as far as their drafts are of one length: a
-    /// longer one costs a pass more, which it hardly ever repays. So all take the middle one, and
-    /// nobody drafts unless all do.
-    fn be_of_one_mind(&mut self) {
-        let Some(controller) = &self.controller else { return };
-        if self.decoder.target().paths_max() > 1 {
-            return;
-        }
-        let speaking = self.active.iter().filter(|text| text.part == Part::Speaks);
-        let mut lens: Vec<usize> =
-            speaking.map(|text| text.generation.chosen().unwrap_or(text.fixed_len())).collect();
-        lens.sort_unstable();
-        let len = if lens.first() == Some(&0) {
-            0
-        } else {
-            lens.get(lens.len() / 2).copied().unwrap_or(0)
-        };
-        self.active.iter_mut().for_each(|text| text.generation.settle(controller, len));
     }
 
     fn commit(&mut self, round: Round, seconds: f64, load: Load) {

@@ -8,6 +8,7 @@ use forerun_decode::{
     Tokenizer, ToyEngine, ToyModel,
 };
 
+use super::parts::MASK_STALL;
 use super::*;
 use crate::job::{Cache, Drafting};
 
@@ -195,31 +196,25 @@ fn texts_are_the_same_alone_and_beside_others_with_any_drafter_or_none() {
 
 #[test]
 fn a_long_prompt_does_not_hold_up_the_others() {
-    let server = Running::start(false);
-    let (short, mut events) = job("abc", 300, vec![]);
-    server.send(short);
+    let (mut worker, _jobs, _) = worker(false, 8);
+    let (short, _short_events) = job("abc", 300, vec![]);
+    worker.wait(vec![short]);
+    step(&mut worker);
     // Once the short one speaks, the long one comes.
-    events.blocking_recv().unwrap();
     let (long, long_events) = job(&"abcde".repeat(80), 1, vec![]);
-    server.send(long);
-    let long = std::thread::spawn(move || (done(long_events), Instant::now()));
-    let mut rest = 0;
-    let mut after_long = 0;
-    let mut ended = None;
-    while let Some(Event::Round(progress)) = events.blocking_recv() {
-        rest += progress.pieces.len();
-        if ended.is_none() && long.is_finished() {
-            ended = Some(rest);
-        }
-        after_long += usize::from(ended.is_some());
+    worker.wait(vec![long]);
+    let mut rounds = 0;
+    while rounds == 0 || worker.active.len() == 2 {
+        step(&mut worker);
+        rounds += 1;
     }
-    let (long, _) = long.join().unwrap();
+    let long = done(long_events);
     assert_eq!(long.finish, Some(Finish::Length));
     let read = usize::try_from(long.tally.stats.prompt_read).unwrap();
     assert_eq!(read + long.tally.cached, 400);
     // 400 tokens in pieces of 32 take 13 rounds, and the other had a token in each.
-    assert!(rest > 250 && rest - after_long >= 12, "{rest} and {after_long}");
-    server.stop();
+    assert_eq!(rounds, 13);
+    assert_eq!(worker.active[0].generation.sequence().output().len(), 1 + rounds);
 }
 
 #[test]
@@ -345,14 +340,16 @@ fn texts_that_still_read_count_as_load() {
 #[test]
 fn with_cells_of_their_own_nobody_drafts_unless_all_do() {
     for (paths_max, beside) in [(1, 0), (8, 1)] {
-        let server = Running::with_paths(true, paths_max);
-        let (plain, mut plain_events) = job("abc", 480, vec![]);
-        server.send(plain);
-        plain_events.blocking_recv().unwrap();
-        let drafted = server.text("cab", 60, vec![0]).tally.stats.drafted;
-        drop(plain_events);
+        let (mut worker, _jobs, _) = worker(true, paths_max);
+        let (plain, _plain_events) = job("abc", 480, vec![]);
+        let (drafted, events) = job("cab", 60, vec![0]);
+        worker.wait(vec![plain, drafted]);
+        step(&mut worker);
+        while worker.active.len() == 2 {
+            step(&mut worker);
+        }
+        let drafted = done(events).tally.stats.drafted;
         assert_eq!(drafted.min(1), beside, "{drafted} tokens drafted where {paths_max} paths fit");
-        server.stop();
     }
 }
 
@@ -687,4 +684,34 @@ fn nobody_waits_for_a_prompt_of_another_scope() {
     assert_eq!(held(&mut worker, Client::Key(0)), 1);
     assert_eq!(held(&mut worker, Client::Key(0)), 1, "it waits for what the other reads");
     assert_eq!(held(&mut worker, Client::Key(1)), 2);
+}
+
+#[test]
+fn drafts_of_a_fixed_length_are_short_beside_another_client() {
+    let (mut worker, _jobs, _) = worker(true, 8);
+    // A pass of either model takes a tenth of a second, and each token in it as much again.
+    let slow = CostCurve::new([(1, 0.1), (65, 6.5)]);
+    let costs = Costs { target: slow.clone(), drafters: vec![Some(slow), None] };
+    worker.controller = Some(Controller::new(costs, Vec::new(), 4));
+    let mut receivers = Vec::new();
+    let mut send = |worker: &mut Worker, client: Client, drafters: Vec<usize>| {
+        let (mut job, events) = job("abc", 400, drafters);
+        (job.client, job.drafting.adaptive) = (client, false);
+        worker.wait(vec![job]);
+        worker.admit();
+        receivers.push(events);
+    };
+    let asked = |worker: &mut Worker| {
+        let load = worker.share_out();
+        worker.choose(load);
+        worker.active[0].generation.sequence().plan.draft_len
+    };
+    send(&mut worker, HOSTILE, vec![0]);
+    send(&mut worker, HOSTILE, vec![]);
+    assert_eq!(asked(&mut worker), 3, "as asked for, beside its own");
+    send(&mut worker, POLITE, vec![]);
+    assert_eq!(asked(&mut worker), 1);
+    let polite = worker.active.iter().position(|text| text.client == POLITE).unwrap();
+    worker.leave(polite);
+    assert_eq!(asked(&mut worker), 3);
 }
