@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
-use forerun_decode::{ChatOptions, ChatTemplate, Message, Special};
+use forerun_decode::{ChatOptions, ChatTemplate, Message, SpecialTokens};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
@@ -57,13 +57,19 @@ impl ChatFlags {
             Some(path) => Some(read_text(path)?),
             None => self.system_prompt.map(|text| unescape(escape, text)),
         };
+        let parse_special = self.template.parse_special();
         let source = self.template.source();
         let interrupt = Interrupt::install()?;
         let chat = || {
             let mut screen = Screen::new(&config.output);
             let loaded = load(&config, &interrupt, &mut screen)?;
             let template = source.template(&loaded.model)?;
+            let specials = match parse_special {
+                true => SpecialTokens::default(),
+                false => SpecialTokens::of(loaded.model.vocab()),
+            };
             let writer = Writer::new(loaded, &config, &interrupt);
+            let template = Template { template, specials };
             let mut chat = Chat::new(&config, writer, template, system, screen);
             match message {
                 Some(message) => chat.answer_once(message),
@@ -74,11 +80,18 @@ impl ChatFlags {
     }
 }
 
+/// How messages become a prompt.
+struct Template {
+    template: ChatTemplate,
+    /// The special tokens whose texts messages may hold without becoming them.
+    specials: SpecialTokens,
+}
+
 /// A conversation so far.
 struct Chat<'a> {
     config: &'a RunConfig,
     writer: Writer<'a>,
-    template: ChatTemplate,
+    template: Template,
     options: ChatOptions,
     messages: Vec<Message>,
     /// How many messages stay when all else is forgotten.
@@ -91,7 +104,7 @@ impl<'a> Chat<'a> {
     fn new(
         config: &'a RunConfig,
         writer: Writer<'a>,
-        template: ChatTemplate,
+        template: Template,
         system: Option<String>,
         screen: Screen,
     ) -> Self {
@@ -202,8 +215,11 @@ impl<'a> Chat<'a> {
     /// Adds a message and the answer to it.
     fn answer(&mut self, message: String) -> anyhow::Result<()> {
         self.messages.push(Message::new("user", message));
-        let prompt = self.template.render(&self.messages, &self.options)?;
-        let prompt = self.writer.loaded.prompt(&prompt, Special::Parse)?;
+        let Template { template, specials } = &self.template;
+        let prompt = template.render_content_as_text(&self.messages, &self.options, specials)?;
+        let loaded = &self.writer.loaded;
+        let tokens = specials.tokenize(loaded.model.vocab(), &prompt).context("prompt")?;
+        let prompt = loaded.begun(tokens)?;
         let text = self.writer.write(prompt, &mut self.screen)?;
         self.messages.push(Message::new("assistant", text.text.as_str()));
         self.last = Some(text);

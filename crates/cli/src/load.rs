@@ -55,9 +55,17 @@ impl Loaded {
     /// # Errors
     /// Where there would be none, or more than the context holds.
     pub(crate) fn prompt(&self, text: &str, special: Special) -> anyhow::Result<Vec<Token>> {
-        let vocab = self.model.vocab();
-        let mut tokens = vocab.tokenize(text, special).context("prompt")?;
-        if let Some(start) = vocab.start().filter(|start| tokens.first() != Some(start)) {
+        self.begun(self.model.vocab().tokenize(text, special).context("prompt")?)
+    }
+
+    /// These tokens as a prompt: see [`Loaded::prompt`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn begun(&self, mut tokens: Vec<Token>) -> anyhow::Result<Vec<Token>> {
+        if let Some(start) =
+            self.model.vocab().start().filter(|start| tokens.first() != Some(start))
+        {
             tokens.insert(0, start);
         }
         if tokens.is_empty() {

@@ -156,7 +156,8 @@ impl ServeFlags {
             return Err(unused("--kv-unified off", reason, "leave it out, or draft one path"));
         }
         let sampling = sampling.resolve()?;
-        let config = serving.config()?;
+        let mut config = serving.config()?;
+        config.parse_special = template.parse_special();
         serving.start_log();
         let address = SocketAddr::new(serving.host, serving.port);
         let open = !serving.host.is_loopback() && config.api_keys.is_empty();
@@ -218,6 +219,7 @@ impl ServingFlags {
             body_max: self.max_body_size,
             grace: Duration::from_secs(self.shutdown_timeout),
             log_prompts: self.log_prompts,
+            parse_special: false,
         })
     }
 

@@ -16,6 +16,11 @@ pub(crate) struct TemplateFlags {
     /// File with a chat template
     #[arg(long, env = "LLAMA_ARG_CHAT_TEMPLATE_FILE", value_name = "FILE")]
     chat_template_file: Option<PathBuf>,
+    /// Read control tokens written in messages (<|im_end|>) as such; by default they are text
+    ///
+    /// With it, whoever writes a message can end it and write further ones, the system's included.
+    #[arg(long)]
+    parse_special: bool,
 }
 
 /// Where the chat template comes from.
@@ -30,6 +35,11 @@ pub(crate) enum TemplateSource {
 }
 
 impl TemplateFlags {
+    /// Whether control tokens written in messages are read as such.
+    pub(crate) fn parse_special(&self) -> bool {
+        self.parse_special
+    }
+
     /// Where it comes from.
     pub(crate) fn source(self) -> TemplateSource {
         match (self.chat_template, self.chat_template_file) {

@@ -6,6 +6,7 @@
 //! a prompt in another model's format gives worse text and no error. Tokens are not made here.
 
 mod json;
+mod marks;
 mod time;
 
 pub use time::date;
@@ -24,6 +25,8 @@ use minijinja::{
     value::{Serde, ValueKind},
 };
 use serde::{Deserialize, Serialize};
+
+use crate::special::{RenderedPrompt, SpecialTokens};
 
 /// What one side of a chat said.
 ///
@@ -182,6 +185,22 @@ pub enum ChatError {
     /// The prompt is too long.
     #[error("the chat template wrote more than {} bytes", ChatTemplate::PROMPT_MAX)]
     Flood,
+    /// The messages hold the text of a control token and every character it could be marked by.
+    #[error(
+        "the messages hold a control token's text and all private-use characters: leave one of \
+         them out"
+    )]
+    Unmarkable,
+}
+
+impl ChatError {
+    /// What a template says may quote a message; the mark in it is for nobody to read.
+    fn without(mut self, mark: char) -> Self {
+        if let Self::Refused { message, .. } | Self::Failed { message, .. } = &mut self {
+            message.retain(|char| char != mark);
+        }
+        self
+    }
 }
 
 /// Templates that go by a name. Our words for public formats, each with a single form.
@@ -202,9 +221,10 @@ impl fmt::Display for Names {
 
 /// A model's way of writing a chat as one text.
 ///
-/// A prompt holds control tokens, to be tokenised with [`Special::Parse`](crate::Special). Many
-/// templates write the start token themselves: add [`Tokenizer::start`](crate::Tokenizer::start)
-/// only to a prompt whose first token it is not.
+/// A prompt holds control tokens, to be tokenised with [`Special::Parse`](crate::Special); for
+/// messages that are not to be trusted, see [`ChatTemplate::render_content_as_text`]. Many templates
+/// write the start token themselves: add [`Tokenizer::start`](crate::Tokenizer::start) only to a
+/// prompt whose first token it is not.
 ///
 /// ```
 /// use forerun_decode::{ChatOptions, ChatTemplate, Message};
@@ -281,18 +301,50 @@ impl ChatTemplate {
     /// # Errors
     /// Where the template refuses the messages, fails, or does not end.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String, ChatError> {
+        write(&self.environment, self.variables(messages, options))
+    }
+
+    /// Writes the messages as a prompt in which nothing that they say, nor any string of the options'
+    /// fields, becomes a control token: tokenise it with [`SpecialTokens::tokenize`]. Roles are taken
+    /// as they are.
+    ///
+    /// The template sees the text of a control token broken by a character of its own, so a template
+    /// that looks for such a text in a message does not find it. One that takes text out of the
+    /// middle of a message can still join what is around it to a control token.
+    ///
+    /// # Errors
+    /// If the template refuses the messages, fails, or does not end.
+    ///
+    /// ```
+    /// use forerun_decode::{ChatOptions, ChatTemplate, Message, SpecialToken, SpecialTokens, Token};
+    ///
+    /// let specials = SpecialTokens::new(vec![SpecialToken::control(Token(2), "<|im_end|>")]);
+    /// let template = ChatTemplate::named("chatml", None, None)?;
+    /// let said = [Message::new("user", "<|im_end|>")];
+    /// let prompt = template.render_content_as_text(&said, &ChatOptions::default(), &specials)?;
+    /// assert_eq!(prompt.text, template.render(&said, &ChatOptions::default())?);
+    /// assert!(!prompt.breaks.is_empty());
+    /// # Ok::<(), forerun_decode::ChatError>(())
+    /// ```
+    pub fn render_content_as_text(
+        &self,
+        messages: &[Message],
+        options: &ChatOptions,
+        specials: &SpecialTokens,
+    ) -> Result<RenderedPrompt, ChatError> {
         let template = self.environment.get_template(NAME).expect("it was added by `new`");
-        let variables = self.variables(messages, options);
-        let mut prompt = Prompt::default();
-        let write = || template.render_captured_to(variables, &mut prompt).map(drop);
-        // A template's author must not be able to end a server where the library has a bug, such
-        // as minijinja 3.0.5's panic at `[][::-1]`. Nothing half-done outlives this call.
-        match catch_unwind(AssertUnwindSafe(write)) {
-            Ok(Ok(())) => Ok(String::from_utf8(prompt.bytes).expect("it was written as strings")),
-            Ok(Err(_)) if prompt.full => Err(ChatError::Flood),
-            Ok(Err(error)) => Err(explain(&error)),
-            Err(_) => Err(ChatError::Broken),
-        }
+        Ok(match marks::mark(messages, options, specials, template.source())? {
+            None => RenderedPrompt {
+                text: self.render(messages, options)?,
+                ..RenderedPrompt::default()
+            },
+            Some((messages, options, mark)) => {
+                let mut environment = self.environment.clone();
+                environment.add_global(json::MARK, mark);
+                let marked = write(&environment, self.variables(&messages, &options));
+                RenderedPrompt::unmark(&marked.map_err(|error| error.without(mark))?, mark)
+            }
+        })
     }
 
     fn variables(&self, messages: &[Message], options: &ChatOptions) -> Value {
@@ -310,6 +362,21 @@ impl ChatTemplate {
         }
         variables.insert("strftime_now", options.now.map_or(Value::UNDEFINED, strftime_now));
         Value::from_pairs(variables)
+    }
+}
+
+/// Runs the template.
+fn write(environment: &Environment<'_>, variables: Value) -> Result<String, ChatError> {
+    let template = environment.get_template(NAME).expect("it was added by `ChatTemplate::new`");
+    let mut prompt = Prompt::default();
+    let write = || template.render_captured_to(variables, &mut prompt).map(drop);
+    // A template's author must not be able to end a server where the library has a bug, such
+    // as minijinja 3.0.5's panic at `[][::-1]`. Nothing half-done outlives this call.
+    match catch_unwind(AssertUnwindSafe(write)) {
+        Ok(Ok(())) => Ok(String::from_utf8(prompt.bytes).expect("it was written as strings")),
+        Ok(Err(_)) if prompt.full => Err(ChatError::Flood),
+        Ok(Err(error)) => Err(explain(&error)),
+        Err(_) => Err(ChatError::Broken),
     }
 }
 

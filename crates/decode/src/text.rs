@@ -5,6 +5,8 @@
 
 use forerun_verify::Token;
 
+use crate::special::SpecialToken;
+
 /// Whether control tokens written out in a text (`<|im_start|>`) are read as such.
 ///
 /// ```
@@ -100,6 +102,12 @@ pub trait Tokenizer: Send + Sync {
     /// Appends the token's bytes, which need not be whole characters. Control tokens have none;
     /// neither has a token out of range.
     fn bytes(&self, token: Token, out: &mut Vec<u8>);
+
+    /// The tokens that are found by their text before the rest is split into pieces. Without them,
+    /// no text in a prompt can be kept from being read as a control token.
+    fn special_tokens(&self) -> Vec<SpecialToken> {
+        Vec::new()
+    }
 }
 
 /// Makes text of bytes as they come, emitting whole characters only.

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use forerun_decode::{Special, TokenizeError, Tokenizer};
+use forerun_decode::{Special, SpecialToken, TokenizeError, Tokenizer};
 use forerun_verify::Token;
 
-use crate::ffi::model::RawModel;
+use crate::ffi::model::{RawModel, SpecialKind};
 
 /// A model's vocabulary. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -84,6 +84,17 @@ impl Tokenizer for Vocab {
         if let Some(&[start, end]) = self.table.starts.get(token..=token.saturating_add(1)) {
             out.extend_from_slice(&self.table.bytes[start..end]);
         }
+    }
+
+    fn special_tokens(&self) -> Vec<SpecialToken> {
+        let tokens = (0..self.vocab_len()).filter_map(|token| u32::try_from(token).ok());
+        let special = |token| {
+            let kind = self.raw.special_kind(token)?;
+            let text = self.raw.token_text(token)?;
+            let SpecialKind { control, strip_left, strip_right } = kind;
+            Some(SpecialToken { token: Token(token), text, control, strip_left, strip_right })
+        };
+        tokens.filter_map(special).collect()
     }
 }
 

@@ -264,6 +264,7 @@ mod tests {
             body_max: 0,
             grace: Duration::ZERO,
             log_prompts: false,
+            parse_special: false,
         };
         Host::start(engine, config, watch).unwrap()
     }

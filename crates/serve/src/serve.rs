@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use forerun_decode::SpecialTokens;
 use forerun_grammar::GrammarEnv;
 use hyper::server::conn::http1::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -122,11 +123,16 @@ pub(crate) fn start(
     let (sender, jobs) = mpsc::channel(places as usize);
     let worker = Worker::new(engine.decoder, engine.controller, Arc::clone(&metrics), jobs);
     let worker = worker.watched(watch);
+    let specials = match config.parse_special {
+        true => SpecialTokens::default(),
+        false => SpecialTokens::of(&*engine.tokenizer),
+    };
     let state = State {
         context_len,
         slot_count,
         paths_max,
         tokenizer: engine.tokenizer,
+        specials,
         template: engine.template,
         template_source: engine.template_source,
         grammar,

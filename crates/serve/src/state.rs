@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use forerun_decode::{ChatTemplate, Controller, Decoder, RuleChoice, Sampling, Tokenizer};
+use forerun_decode::{
+    ChatTemplate, Controller, Decoder, RuleChoice, Sampling, SpecialTokens, Tokenizer,
+};
 use forerun_grammar::GrammarEnv;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -93,6 +95,8 @@ pub struct ServeConfig {
     pub grace: Duration,
     /// Whether prompts are logged.
     pub log_prompts: bool,
+    /// Whether the text of a control token in a message becomes that token.
+    pub parse_special: bool,
 }
 
 /// What connections meet: nothing but these while the model is loaded.
@@ -106,6 +110,8 @@ pub(crate) struct Front {
 pub(crate) struct State {
     pub(crate) config: ServeConfig,
     pub(crate) tokenizer: Arc<dyn Tokenizer>,
+    /// The special tokens whose texts messages may hold without becoming them.
+    pub(crate) specials: SpecialTokens,
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) template_source: String,
     pub(crate) grammar: GrammarEnv,

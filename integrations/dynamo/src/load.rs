@@ -117,6 +117,7 @@ impl ModelFlags {
             body_max: 0,
             grace: Duration::ZERO,
             log_prompts: false,
+            parse_special: false,
         };
         Ok(Host::start(engine, config, Some(Box::new(watch)))?)
     }

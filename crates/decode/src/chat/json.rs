@@ -1,7 +1,7 @@
 //! The `tojson` filter as transformers has it: Python's `json.dumps`, without HTML escapes.
 
 use minijinja::{
-    Error, ErrorKind, Value,
+    Error, ErrorKind, State, Value,
     value::{Kwargs, ValueKind},
 };
 
@@ -10,8 +10,11 @@ const DEPTH_MAX: usize = 128;
 /// Most spaces of one level.
 const INDENT_MAX: usize = 64;
 
+/// The variable that holds the character by which control texts are broken; no template can name it.
+pub(super) const MARK: &str = "mark of control texts";
+
 /// Writes a value as JSON. Knows `indent`, `separators`, `sort_keys` and `ensure_ascii`.
-pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
+pub(super) fn tojson(state: &State, value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     if indent.is_some_and(|indent| indent > INDENT_MAX) {
         return Err(failure(format!("more than {INDENT_MAX} spaces to indent")));
@@ -22,7 +25,9 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     };
     let between = if indent.is_some() { "," } else { ", " };
     let (item, key) = separators.unwrap_or_else(|| (between.to_owned(), ": ".to_owned()));
+    let mark = state.lookup(MARK).and_then(|mark| mark.as_str()?.chars().next());
     let mut writer = Writer {
+        mark,
         out: String::new(),
         indent,
         item,
@@ -45,6 +50,8 @@ fn failure(message: impl Into<String>) -> Error {
 }
 
 struct Writer {
+    /// A character that is never escaped, as it does not stay.
+    mark: Option<char>,
     out: String,
     /// Spaces for each level; without, all is on one line.
     indent: Option<usize>,
@@ -129,6 +136,7 @@ impl Writer {
         self.out.push('"');
         for char in text.chars() {
             match char {
+                mark if Some(mark) == self.mark => self.out.push(mark),
                 '"' => self.out.push_str("\\\""),
                 '\\' => self.out.push_str("\\\\"),
                 '\n' => self.out.push_str("\\n"),

@@ -222,6 +222,22 @@ impl RawModel {
         unsafe { sys::llama_vocab_is_control(self.vocab.as_ptr(), token) }
     }
 
+    /// How llama.cpp finds a token by its text before it splits the rest; `None` for a token that it
+    /// does not find so.
+    pub(crate) fn special_kind(&self, token: u32) -> Option<SpecialKind> {
+        let token = self.in_range(token)?;
+        // SAFETY: the vocabulary is live and the token in range.
+        let attributes = unsafe { sys::llama_vocab_get_attr(self.vocab.as_ptr(), token) };
+        let has = |attribute| attributes & attribute != 0;
+        let control = has(sys::LLAMA_TOKEN_ATTR_CONTROL) || has(sys::LLAMA_TOKEN_ATTR_UNKNOWN);
+        let special = control || has(sys::LLAMA_TOKEN_ATTR_USER_DEFINED);
+        special.then(|| SpecialKind {
+            control,
+            strip_left: has(sys::LLAMA_TOKEN_ATTR_LSTRIP),
+            strip_right: has(sys::LLAMA_TOKEN_ATTR_RSTRIP),
+        })
+    }
+
     /// A token as the vocabulary writes it.
     pub(crate) fn token_text(&self, token: u32) -> Option<String> {
         let token = self.in_range(token)?;
@@ -279,6 +295,17 @@ impl RawModel {
         let token = i32::try_from(token).ok()?;
         (count(token) < self.vocab_len()).then_some(token)
     }
+}
+
+/// How a token is found by its text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SpecialKind {
+    /// Only if control tokens are asked for.
+    pub(crate) control: bool,
+    /// With the white space before it.
+    pub(crate) strip_left: bool,
+    /// With the white space after it.
+    pub(crate) strip_right: bool,
 }
 
 /// Passes a load's progress on, and keeps a panic from crossing C++.

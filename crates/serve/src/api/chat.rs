@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use forerun_decode::{ChatOptions, Fields, Message};
+use forerun_decode::{ChatOptions, Fields, Message, RenderedPrompt, Token};
 
 use super::answer::{
     AnswerMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Delta,
@@ -87,7 +87,7 @@ fn ask(state: &State, mut request: ChatRequest) -> Result<(Asked, Calling), ApiE
         (own, called) => own.or(called),
     };
     let text = state.render(&request.messages, request.chat_template_kwargs.as_ref(), &calling)?;
-    let prompts = vec![state.prompt(&text)?];
+    let prompts = vec![state.chat_prompt(&text)?];
     let asked = state.ask(common, Wanted { prompts, len_max, logprobs, form })?;
     Ok((asked, calling))
 }
@@ -99,7 +99,7 @@ impl State {
         messages: &[ChatMessage],
         variables: Option<&std::collections::BTreeMap<String, serde_json::Value>>,
         calling: &Calling,
-    ) -> Result<String, ApiError> {
+    ) -> Result<RenderedPrompt, ApiError> {
         let Some(template) = &self.template else {
             let message = "this model has no chat template: start the server with --chat-template";
             return Err(ApiError::invalid(message));
@@ -124,7 +124,14 @@ impl State {
         }
         let now = Some(crate::now());
         let options = ChatOptions { now, fields, ..ChatOptions::default() };
-        template.render(&rendered, &options).map_err(|error| ApiError::field("messages", error))
+        let prompt = template.render_content_as_text(&rendered, &options, &self.specials);
+        prompt.map_err(|error| ApiError::field("messages", error))
+    }
+
+    /// The tokens of a conversation's prompt.
+    fn chat_prompt(&self, prompt: &RenderedPrompt) -> Result<Vec<Token>, ApiError> {
+        let tokens = self.specials.tokenize(&*self.tokenizer, prompt);
+        Ok(self.started(tokens.map_err(|error| ApiError::field("messages", error))?))
     }
 }
 

@@ -90,11 +90,15 @@ impl State {
     /// The tokens of a text, a start token first where the model wants one.
     pub(crate) fn prompt(&self, text: &str) -> Result<Vec<Token>, ApiError> {
         let tokens = self.tokenizer.tokenize(text, Special::Parse);
-        let mut tokens = tokens.map_err(|error| ApiError::field("prompt", error))?;
+        Ok(self.started(tokens.map_err(|error| ApiError::field("prompt", error))?))
+    }
+
+    /// Tokens with a start token first, if the model wants one.
+    pub(crate) fn started(&self, mut tokens: Vec<Token>) -> Vec<Token> {
         if let Some(start) = self.tokenizer.start().filter(|it| tokens.first() != Some(it)) {
             tokens.insert(0, start);
         }
-        Ok(tokens)
+        tokens
     }
 }
 

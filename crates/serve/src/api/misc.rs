@@ -354,7 +354,7 @@ pub(crate) async fn apply_template(
         let TemplateRequest { messages, chat_template_kwargs, .. } = request;
         let variables = chat_template_kwargs.as_ref();
         let prompt = state.render(&messages, variables, &Calling::default())?;
-        Ok(Json(Rendered { prompt }))
+        Ok(Json(Rendered { prompt: prompt.text }))
     })
     .await
 }
