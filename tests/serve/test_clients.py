@@ -280,6 +280,66 @@ def test_functions_are_called(client: OpenAI, choice: Any) -> None:
         assert call.function.name == "get_time" and 0 <= arguments["hours"] <= 23
 
 
+class Place(BaseModel):
+    """Where something is."""
+
+    model_config = ConfigDict(extra="forbid")
+    city: Literal["Paris", "Rome"]
+    unit: Literal["celsius", "fahrenheit"]
+
+
+class Leg(BaseModel):
+    """A part of a trip, and what follows it."""
+
+    model_config = ConfigDict(extra="forbid")
+    to: Place
+    then: "Leg | None" = None
+
+
+def pydantic_tools() -> list[Any]:
+    """Two functions whose parameters refer to parts of themselves, of equal names and different kinds."""
+
+    class Weather(BaseModel):
+        """The weather of a place."""
+
+        model_config = ConfigDict(extra="forbid")
+        place: Place
+
+    class Trip(BaseModel):
+        """A trip."""
+
+        model_config = ConfigDict(extra="forbid")
+        first: Leg
+
+    other = Trip.model_json_schema()
+    other["$defs"]["Place"] = {"enum": ["here", "there"]}
+    return [openai.pydantic_function_tool(Weather), {"type": "function", "function": {"name": "Trip", "parameters": other}}]
+
+
+@pytest.mark.parametrize("name", ["Weather", "Trip"])
+def test_functions_by_pydantic_are_called(client: OpenAI, name: str) -> None:
+    tools = pydantic_tools()
+    assert all("$defs" in tool["function"]["parameters"] for tool in tools)
+    for choice in ("required", {"type": "function", "function": {"name": name}}):
+        answer = ask(client, messages=WEATHER, tools=tools, tool_choice=choice, max_tokens=120).choices[0]
+        (call,) = answer.message.tool_calls
+        arguments = json.loads(call.function.arguments)
+        if choice != "required":
+            assert call.function.name == name
+        if call.function.name == "Weather":
+            Place.model_validate(arguments["place"])
+        else:
+            assert arguments["first"]["to"] in ("here", "there")
+
+
+def test_references_that_lead_nowhere_are_refused(client: OpenAI) -> None:
+    parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/Gone"}}}
+    tools: Any = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, tools=tools, tool_choice="required")
+    assert refused.value.param == "tools" and "#/$defs/Gone" in refused.value.message
+
+
 def test_a_call_is_streamed_and_answered(client: OpenAI) -> None:
     fields: Any = {"model": TARGET, "temperature": 0, "max_tokens": 80, "tools": TOOLS}
     with client.chat.completions.stream(messages=WEATHER, tool_choice="required", **fields) as stream:

@@ -6,6 +6,7 @@ mod completions;
 pub(crate) mod error;
 mod extract;
 mod misc;
+mod refs;
 mod stream;
 mod tools;
 pub(crate) mod types;

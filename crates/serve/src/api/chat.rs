@@ -79,7 +79,7 @@ fn ask(state: &State, mut request: ChatRequest) -> Result<(Asked, Calling), ApiE
     }
     let own = form_of(request.response_format.take());
     let calling = Calling::new(request.tools.take(), request.tool_choice.take())?;
-    let form = match (own, calling.form()) {
+    let form = match (own, calling.form()?) {
         (Some(_), Some(_)) => {
             let message = "an answer that must call a function has no other form";
             return Err(ApiError::field("response_format", message));

@@ -7,9 +7,10 @@
 use forerun_decode::Message;
 use forerun_grammar::Form;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
+use super::refs::Definitions;
 use super::types::{CalledFunction, Function, Tool, ToolCall, ToolChoice, ToolKind, ToolMode};
 
 const BEGIN: &str = "<tool_call>";
@@ -55,27 +56,38 @@ impl Calling {
     }
 
     /// The form of an answer that must be a call.
-    pub(crate) fn form(&self) -> Option<Form> {
+    ///
+    /// # Errors
+    /// If a schema refers to what it does not have.
+    pub(crate) fn form(&self) -> Result<Option<Form>, ApiError> {
         if !self.required {
-            return None;
+            return Ok(None);
         }
-        let call = |function: &Function| {
+        let mut parts = Definitions::default();
+        let mut call = |function: &Function| {
             let any = json!({ "type": "object" });
-            json!({
+            let arguments = function.parameters.as_ref().unwrap_or(&any);
+            let arguments = parts.hoist(arguments).map_err(|reference| {
+                let name = &function.name;
+                let message = format!(
+                    "the parameters of {name:?} refer to {reference:?}, which is not in them: \
+                     add it under \"$defs\""
+                );
+                ApiError::field("tools", message)
+            })?;
+            Ok(json!({
                 "type": "object",
-                "properties": {
-                    "name": { "const": function.name },
-                    "arguments": function.parameters.as_ref().unwrap_or(&any),
-                },
+                "properties": { "name": { "const": function.name }, "arguments": arguments },
                 "required": ["name", "arguments"],
                 "additionalProperties": false,
-            })
+            }))
         };
-        let calls: Vec<Value> = self.functions.iter().map(call).collect();
-        let schema = json!({ "anyOf": calls });
-        Some(Form::Grammar(format!(
+        let calls =
+            self.functions.iter().map(&mut call).collect::<Result<Vec<Value>, ApiError>>()?;
+        let schema = parts.into_schema(Map::from_iter([("anyOf".to_owned(), calls.into())]));
+        Ok(Some(Form::Grammar(format!(
             "%llguidance {{}}\nstart: \"{BEGIN}\" call \"{END}\"\ncall: %json {schema}\n"
-        )))
+        ))))
     }
 
     /// Tells the model of the functions, in its instructions.
