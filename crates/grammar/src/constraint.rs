@@ -75,6 +75,29 @@ impl GrammarConstraint {
         Ok(new)
     }
 
+    /// A copy that is on its own from here on.
+    pub(crate) fn separate(&self) -> Self {
+        self.copied(self.matcher.deep_clone())
+    }
+
+    /// A copy for another sequence of the same request. The two share what the library finds out
+    /// about the form, and its limit.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        self.copied(self.matcher.clone())
+    }
+
+    fn copied(&self, matcher: Matcher) -> Self {
+        Self {
+            matcher,
+            words: Arc::clone(&self.words),
+            ahead: self.ahead.clone(),
+            ended: self.ended,
+            failure: self.failure.clone(),
+            masks: self.masks.clone(),
+        }
+    }
+
     /// Moves the matcher along the path as far as it is allowed, and says how far that is.
     fn advance(&mut self, path: &[Token]) -> Result<usize, ConstraintError> {
         let shared =

@@ -24,6 +24,9 @@ const WORD_MAX: usize = 1 << 10;
 /// and a chain of rules as long as a form may be takes some 64 MiB. It is reserved, not used.
 const STACK: usize = 256 << 20;
 
+/// About what the library keeps for a lexeme beside its lexer.
+const LEXEME_BYTES: usize = 512;
+
 /// Most items of a parse that a mask may cost. What must be parsed by characters needs more than the
 /// library's 50,000; at 20,000 in a millisecond this is a limit to what a grammar can waste.
 const ITEMS_MAX: usize = 1_000_000;
@@ -116,19 +119,31 @@ impl GrammarEnv {
     /// Holds a text to a form; the text has not begun.
     ///
     /// # Errors
-    /// Where the form is invalid, asks for what is not supported, is too large, or has no text that
-    /// this vocabulary can write.
+    /// As [`compile`](Self::compile).
     pub fn constrain(&self, form: &Form) -> Result<GrammarConstraint, GrammarError> {
-        let matcher = thread::scope(|scope| {
-            let builder = thread::Builder::new().name("grammar".into()).stack_size(STACK);
-            let compiling = builder.spawn_scoped(scope, || self.compile(form)).map_err(refused)?;
-            compiling.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
-        })?;
-        GrammarConstraint::new(matcher, Arc::clone(&self.words))
-            .map_err(|error| GrammarError::Refused { reason: error.reason })
+        Ok(self.compile(form)?.first)
     }
 
-    fn compile(&self, form: &Form) -> Result<Matcher, GrammarError> {
+    /// Compiles a form, for any number of sequences. It takes a thread of its own for as long as it
+    /// takes, and cannot be interrupted.
+    ///
+    /// # Errors
+    /// If the form is invalid, asks for what is not supported, exceeds a limit, or has no text that
+    /// this vocabulary can write.
+    pub fn compile(&self, form: &Form) -> Result<CompiledForm, GrammarError> {
+        let compiled = thread::scope(|scope| {
+            let builder = thread::Builder::new().name("grammar".into()).stack_size(STACK);
+            let compiling = builder.spawn_scoped(scope, || self.compile_here(form));
+            let compiling = compiling.map_err(refused)?;
+            compiling.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
+        });
+        let (matcher, bytes) = compiled?;
+        let first = GrammarConstraint::new(matcher, Arc::clone(&self.words))
+            .map_err(|error| GrammarError::Refused { reason: error.reason })?;
+        Ok(CompiledForm { first, bytes })
+    }
+
+    fn compile_here(&self, form: &Form) -> Result<(Matcher, usize), GrammarError> {
         match self.matcher(form.compile(Lexemes::Large)?) {
             Err(GrammarError::Refused { reason }) if reason.starts_with(PANIC) => {
                 self.matcher(form.compile(Lexemes::Chars)?)
@@ -137,7 +152,8 @@ impl GrammarEnv {
         }
     }
 
-    fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher, GrammarError> {
+    /// The matcher, and about how many bytes of memory it takes.
+    fn matcher(&self, grammar: TopLevelGrammar) -> Result<(Matcher, usize), GrammarError> {
         let parser = self.factory.create_parser(grammar).map_err(refused)?;
         let spec = parser.parser.grammar().lexer_spec();
         // Lark can ask for what cannot be taken back, and so not be tried on a draft, and for tokens
@@ -150,7 +166,50 @@ impl GrammarEnv {
         if spec.special_token_rx.is_some() {
             return Err(GrammarError::Unsupported { feature: TOKEN });
         }
-        Ok(Matcher::new(Ok(parser)))
+        let lexemes = spec.lexemes.len() * LEXEME_BYTES;
+        let bytes = parser.parser.lexer_stats().num_bytes + lexemes;
+        Ok((Matcher::new(Ok(parser)), bytes))
+    }
+}
+
+/// A form compiled for a vocabulary.
+///
+/// ```
+/// use forerun_decode::Constraint;
+/// use forerun_grammar::{Form, GrammarEnv};
+/// # use forerun_decode::{Special, Token, TokenizeError, Tokenizer};
+/// # struct Bytes;
+/// # impl Tokenizer for Bytes {
+/// #     fn vocab_len(&self) -> usize { 257 }
+/// #     fn tokenize(&self, text: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
+/// #         Ok(text.bytes().map(|byte| Token(byte.into())).collect())
+/// #     }
+/// #     fn start(&self) -> Option<Token> { None }
+/// #     fn is_end(&self, token: Token) -> bool { token == Token(256) }
+/// #     fn bytes(&self, token: Token, out: &mut Vec<u8>) { out.extend(u8::try_from(token.0)); }
+/// # }
+/// let compiled = GrammarEnv::new(&Bytes)?.compile(&Form::Regex("[ab]+".into()))?;
+/// let (mut one, mut other) = (compiled.constrain(), compiled.constrain());
+/// one.commit(&[Token(b'a'.into())]);
+/// assert_eq!(other.admitted(&[Token(256)]), 0); // It has not begun.
+/// # Ok::<(), forerun_grammar::GrammarError>(())
+/// ```
+#[derive(Debug)]
+pub struct CompiledForm {
+    first: GrammarConstraint,
+    bytes: usize,
+}
+
+impl CompiledForm {
+    /// Constrains a sequence that has not begun. It shares nothing that grows with others: how much
+    /// work one sequence makes does not change what another may do.
+    pub fn constrain(&self) -> GrammarConstraint {
+        self.first.separate()
+    }
+
+    /// About how many bytes of memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 

@@ -28,10 +28,22 @@ pub enum GrammarError {
         tokens: usize,
     },
     /// The form is too long.
-    #[error("the form has {bytes} bytes, at most {} are taken", Form::BYTES_MAX)]
+    #[error("the form has {bytes} bytes, at most {} are taken: make it shorter", Form::BYTES_MAX)]
     Long {
         /// Its length.
         bytes: usize,
+    },
+    /// The form would take too long to compile.
+    #[error("there are {value} {what}, at most {limit} are taken: {instead}")]
+    Exceeded {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much.
+        value: u64,
+        /// The most that is taken.
+        limit: u64,
+        /// What to do.
+        instead: &'static str,
     },
     /// A grammar in llama.cpp's format is malformed.
     #[error("grammar, line {line}: {reason}")]

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::GrammarError;
 use crate::gbnf::{self, Lexemes};
+use crate::limits;
 
 /// The white space of JSON between two of its parts, at most once in a place.
 ///
@@ -53,12 +54,30 @@ impl Form {
         }
         Ok(match self {
             Self::JsonObject => schema(&json!({ "type": "object" })),
-            Self::JsonSchema(value) => schema(value),
+            Self::JsonSchema(value) => {
+                limits::check_schema(value)?;
+                schema(value)
+            }
             Self::Regex(expression) => lark(regex(expression)?),
             Self::Choice(texts) => lark(choice(texts)?),
-            Self::Grammar(text) if is_lark(text) => lark(text.clone()),
+            Self::Grammar(text) if is_lark(text) => {
+                limits::check_lark(text)?;
+                lark(text.clone())
+            }
             Self::Grammar(text) => lark(gbnf::to_lark(text, lexemes)?),
         })
+    }
+
+    /// A text that two forms have in common only if they compile to the same. The order of a schema's
+    /// properties counts: it is the order in which they are written.
+    pub fn key(&self) -> String {
+        match self {
+            Self::JsonObject => "json-object".to_owned(),
+            Self::JsonSchema(value) => format!("json-schema\n{value}"),
+            Self::Regex(text) => format!("regex\n{text}"),
+            Self::Choice(texts) => format!("choice\n{}", json!(texts)),
+            Self::Grammar(text) => format!("grammar\n{text}"),
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -160,6 +179,23 @@ mod tests {
         for text in gbnf {
             assert!(!is_lark(text), "{text}");
         }
+    }
+
+    #[test]
+    fn keys_tell_forms_apart() {
+        let schema = |text: &str| Form::JsonSchema(serde_json::from_str(text).unwrap());
+        let forms = [
+            schema(r#"{"properties": {"a": {}, "b": {}}}"#),
+            schema(r#"{"properties": {"b": {}, "a": {}}}"#),
+            Form::JsonObject,
+            schema("\"a\""),
+            Form::Regex("a".into()),
+            Form::Grammar("a".into()),
+            Form::Choice(vec!["a".into(), "b".into()]),
+            Form::Choice(vec!["a\",\"b".into()]),
+        ];
+        let keys: std::collections::HashSet<String> = forms.iter().map(Form::key).collect();
+        assert_eq!(keys.len(), forms.len());
     }
 
     #[test]

@@ -43,8 +43,9 @@ mod env;
 mod error;
 mod form;
 mod gbnf;
+mod limits;
 
 pub use constraint::GrammarConstraint;
-pub use env::GrammarEnv;
+pub use env::{CompiledForm, GrammarEnv};
 pub use error::GrammarError;
 pub use form::Form;

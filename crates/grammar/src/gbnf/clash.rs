@@ -17,6 +17,9 @@ use super::flow::Start;
 use super::plan::Budget;
 use super::{Node, Rules};
 
+/// What keeping a pair costs, in comparisons of one.
+const PAIR_COST: usize = 16;
+
 /// The automata of lexemes.
 pub(super) struct Automaton<'a> {
     rules: &'a Rules,
@@ -219,6 +222,7 @@ impl Walk<'_> {
             for &two in twos {
                 let pair = (one.min(two), one.max(two));
                 if chars(one).overlaps(chars(two)) && self.seen.insert(pair) {
+                    budget.spend(PAIR_COST)?;
                     self.pairs.push(pair);
                 }
             }
