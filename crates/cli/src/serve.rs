@@ -84,7 +84,8 @@ struct ServingFlags {
     /// File with such keys, one a line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Requests that may wait; further ones are told to come again (429)
+    /// Sequences that may wait, each of a request's `n` counted; further ones are told to come again
+    /// (429)
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_queued_requests: usize,
     /// Seconds a request may take, waiting included [-to]
@@ -93,6 +94,14 @@ struct ServingFlags {
     /// Seconds a client may take to send a request
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     read_timeout: u64,
+    /// Seconds a client may take no byte of its response; then its request is cancelled
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=YEAR_S))]
+    write_timeout: u64,
+    /// Connections at once; further ones get 503
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: u32,
     /// Most bytes of a request
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     max_body_size: usize,
@@ -190,7 +199,7 @@ impl ServeFlags {
             screen.warn("anybody who reaches this address may use the model: add --api-key");
         }
         stop_on_signals(&server)?;
-        server.run(engine)?;
+        server.run(engine, Some(interrupt.flag()))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -216,6 +225,8 @@ impl ServingFlags {
             queue_max: self.max_queued_requests,
             timeout: Duration::from_secs(self.timeout.min(YEAR_S)),
             read_timeout: Duration::from_secs(self.read_timeout),
+            write_timeout: Duration::from_secs(self.write_timeout),
+            connections_max: self.max_connections as usize,
             body_max: self.max_body_size,
             grace: Duration::from_secs(self.shutdown_timeout),
             log_prompts: self.log_prompts,

@@ -95,6 +95,7 @@ impl GrammarConstraint {
             ended: self.ended,
             failure: self.failure.clone(),
             masks: self.masks.clone(),
+            cost: MaskCost::default(),
         }
     }
 

@@ -159,7 +159,7 @@ async fn log(State(front): State<Arc<Front>>, request: Request, next: Next) -> R
 }
 
 /// Runs what may take a while away from the threads that serve connections.
-async fn off_thread<T: Send + 'static>(
+pub(crate) async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let done = tokio::task::spawn_blocking(work).await;

@@ -4,11 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forerun_decode::{
-    Constraint, Drafts, Plan, Reading, RuleChoice, Sampling, Special, StopStrings, Token,
-};
-use forerun_grammar::Form;
-use tokio::sync::mpsc;
+use forerun_decode::{Drafts, Plan, Reading, RuleChoice, Sampling, Special, StopStrings, Token};
+use forerun_grammar::{CompiledForm, Form};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::api::answer::{
     CompletionDetails, CompletionLogprobs, Foot, PromptDetails, RequestMetrics, Speculation,
@@ -17,14 +15,21 @@ use crate::api::answer::{
 use crate::api::error::ApiError;
 use crate::api::types::{Common, Prediction, Shape, Speculative, StructuredOutputs};
 use crate::job::{Cache, Client, Drafting, Event, Job, Progress, Tally};
-use crate::resume::{Resumed, check_resumable};
+use crate::resume::{Resumed, check_resumable, hold};
 use crate::state::State;
 
-/// Rounds of a text that may wait for the client to read them.
+/// Rounds of a request that may wait for the client to read them, at least for each sequence and at
+/// most, and about how many bytes of them.
+const UNREAD_MIN: usize = 32;
 const UNREAD_MAX: usize = 1024;
+const UNREAD_BYTES: usize = 1 << 20;
+
+/// About what a token of a round takes, and each of the likeliest beside it.
+const TOKEN_BYTES: usize = 128;
+const TOP_BYTES: usize = 16;
 
 /// Most answers of a request.
-const ANSWERS_MAX: usize = 16;
+pub(crate) const ANSWERS_MAX: usize = 16;
 
 /// Most likeliest tokens whose log-probabilities are given.
 pub(crate) const TOP_LOGPROBS_MAX: u32 = 20;
@@ -33,8 +38,12 @@ pub(crate) const TOP_LOGPROBS_MAX: u32 = 20;
 pub(crate) struct Asked {
     /// What is answered with.
     pub(crate) model: String,
-    /// Its texts.
+    /// Its texts. None is held to the form yet.
     pub(crate) jobs: Vec<Job>,
+    /// What all of them are to be held to.
+    pub(crate) form: Option<Form>,
+    /// A place in the queue for each.
+    pub(crate) place: OwnedSemaphorePermit,
     /// What they give.
     pub(crate) events: mpsc::Receiver<Event>,
     /// When they must have ended.
@@ -85,14 +94,20 @@ pub(crate) struct Wanted {
 }
 
 impl State {
-    /// Turns a request into jobs.
-    pub(crate) fn ask(&self, mut common: Common, wanted: Wanted) -> Result<Asked, ApiError> {
+    /// Turns a request that has its place into jobs.
+    pub(crate) fn ask(
+        &self,
+        place: OwnedSemaphorePermit,
+        mut common: Common,
+        wanted: Wanted,
+    ) -> Result<Asked, ApiError> {
         let arrived = Instant::now();
         let deadline = arrived + self.config.timeout;
         let model = self.check_model(common.model.take())?;
         check_promises(&common)?;
         let n = common.n as usize;
-        let choices = self.check_prompts(&wanted.prompts, n)?;
+        self.check_prompts(&wanted.prompts)?;
+        let choices = n * wanted.prompts.len();
         let form = form(&mut common, wanted.form)?;
         let sampling = self.sampling(&common.shape)?;
         let stops = StopStrings::new(std::mem::take(&mut common.stop))
@@ -102,23 +117,19 @@ impl State {
         let drafting = self.drafting(&common.speculative, common.seed.is_some(), &prediction)?;
         let logprobs = wanted.logprobs.map(|top| top as usize);
         let output_len_max = wanted.len_max.map_or(usize::MAX, |len| len as usize);
-        let (sender, events) = mpsc::channel(UNREAD_MAX);
+        let unread = unread_max(choices, drafting.plan.draft_len, logprobs);
+        let (sender, events) = mpsc::channel(unread);
         let mut resumed = Resumed::default();
         let mut jobs = Vec::with_capacity(choices);
         for (index, prompt) in
             wanted.prompts.iter().flat_map(|it| std::iter::repeat_n(it, n)).enumerate()
         {
             let seed = seed.wrapping_add(index as u64);
-            let mut constraint = match &form {
-                Some(form) => Some(self.constrain(form)?),
-                None => None,
-            };
             let mut reading = Reading::new(Arc::clone(&self.tokenizer), &stops);
             if let Some(ids) = &common.resume_token_ids {
                 check_resumable(&common, choices)?;
                 resumed = Resumed::read(ids, &mut reading, self.tokenizer.vocab_len())?;
                 resumed.fit(prompt.len(), output_len_max, self.context_len)?;
-                resumed.hold_to(constraint.as_mut())?;
             }
             if let Some(finish) = resumed.finish {
                 // Only the end of it was lost, and there is room for that.
@@ -135,7 +146,7 @@ impl State {
                 sampling: sampling.clone(),
                 reading,
                 seed,
-                constraint,
+                constraint: None,
                 logprobs,
                 drafting: drafting.seeded(seed),
                 prediction: prediction.clone(),
@@ -157,7 +168,7 @@ impl State {
             speculation: self.speculation(&drafting),
             ..About::new(&common, choices)
         };
-        Ok(Asked { model, jobs, events, deadline, about })
+        Ok(Asked { model, jobs, form, place, events, deadline, about })
     }
 
     fn check_model(&self, asked: Option<String>) -> Result<String, ApiError> {
@@ -169,20 +180,14 @@ impl State {
         }
     }
 
-    /// Gives how many answers are wanted.
-    fn check_prompts(&self, prompts: &[Vec<Token>], n: usize) -> Result<usize, ApiError> {
+    fn check_prompts(&self, prompts: &[Vec<Token>]) -> Result<(), ApiError> {
         for prompt in prompts {
             self.check_prompt(prompt)?;
             if self.config.log_prompts {
                 tracing::info!(prompt = self.text(prompt), "asked");
             }
         }
-        let choices = n * prompts.len();
-        if n == 0 || choices > ANSWERS_MAX {
-            let message = format!("{choices} answers were asked for; this server makes 1 to 16");
-            return Err(ApiError::field("n", message));
-        }
-        Ok(choices)
+        Ok(())
     }
 
     fn check_prompt(&self, prompt: &[Token]) -> Result<(), ApiError> {
@@ -257,11 +262,6 @@ impl State {
         let text = prediction.content.text();
         let tokens = self.tokenizer.tokenize(&text, Special::AsText);
         tokens.map_err(|error| ApiError::field("prediction", error))
-    }
-
-    fn constrain(&self, form: &Form) -> Result<Box<dyn Constraint>, ApiError> {
-        let constraint = self.grammar.constrain(form).map_err(ApiError::invalid)?;
-        Ok(Box::new(constraint))
     }
 
     /// Decides what is drafted and how it is judged.
@@ -471,6 +471,24 @@ fn form(common: &mut Common, own: Option<Form>) -> Result<Option<Form>, ApiError
     Ok(forms.pop())
 }
 
+/// How many rounds of all sequences may wait to be read, by what one can bring.
+fn unread_max(sequences: usize, draft_len: usize, logprobs: Option<usize>) -> usize {
+    let token = TOKEN_BYTES + logprobs.unwrap_or(0) * TOP_BYTES;
+    let rounds = UNREAD_BYTES / ((draft_len + 1) * token);
+    rounds.max(sequences * UNREAD_MIN).min(UNREAD_MAX)
+}
+
+/// Holds every job to its request's form, which was compiled once.
+pub(crate) fn hold_all(mut jobs: Vec<Job>, form: &CompiledForm) -> Result<Vec<Job>, ApiError> {
+    let first = form.constrain();
+    for job in &mut jobs {
+        let mut constraint = first.fork();
+        hold(&job.output, &mut constraint)?;
+        job.constraint = Some(Box::new(constraint));
+    }
+    Ok(jobs)
+}
+
 impl About {
     /// As far as all requests say it in one way.
     fn new(common: &Common, choices: usize) -> Self {
@@ -535,5 +553,24 @@ impl About {
             speculative,
             metrics: RequestMetrics { speculative_decoding: metrics },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_to_be_read_is_bounded_in_bytes() {
+        assert_eq!(unread_max(1, 0, None), UNREAD_MAX);
+        let bytes =
+            |rounds, draft_len, top| rounds * (draft_len + 1) * (TOKEN_BYTES + top * TOP_BYTES);
+        for (draft_len, top) in [(8, 20), (16, 5), (64, 20)] {
+            let rounds = unread_max(1, draft_len, Some(top));
+            assert!((UNREAD_MIN..UNREAD_MAX).contains(&rounds));
+            assert!(bytes(rounds, draft_len, top) <= UNREAD_BYTES);
+        }
+        // Each sequence may be a little behind, whatever it brings.
+        assert_eq!(unread_max(16, 64, Some(20)), 16 * UNREAD_MIN);
     }
 }

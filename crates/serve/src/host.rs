@@ -121,7 +121,8 @@ impl Host {
     ///
     /// # Errors
     /// Where it cannot be honoured, or the queue is full.
-    pub fn begin(&self, request: TokenRequest) -> Result<TokenStream, HostError> {
+    pub async fn begin(&self, request: TokenRequest) -> Result<TokenStream, HostError> {
+        let place = self.state.place(1, 1)?;
         let TokenRequest { prompt, max_tokens, logprobs, form, .. } = &request;
         let tokens = prompt.iter().copied().map(forerun_decode::Token).collect();
         let wanted = Wanted {
@@ -130,8 +131,8 @@ impl Host {
             logprobs: *logprobs,
             form: form.clone(),
         };
-        let asked = self.state.ask(common(&request), wanted)?;
-        Ok(TokenStream { texts: Texts::begin(&self.state, asked)? })
+        let asked = self.state.ask(place, common(&request), wanted)?;
+        Ok(TokenStream { texts: Texts::begin(&self.state, asked).await? })
     }
 
     /// How busy it is.
@@ -209,7 +210,7 @@ fn common(request: &TokenRequest) -> Common {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
     use std::sync::{Arc, mpsc};
@@ -230,9 +231,10 @@ mod tests {
         }
     }
 
-    fn host(watch: Option<Box<dyn CacheWatch>>) -> Host {
+    /// A toy.
+    pub(crate) fn engine() -> Engine {
         let drafter = Box::new(ModelDrafter::new(toy(2, 1)));
-        let engine = Engine {
+        Engine {
             decoder: Decoder::new(toy(1, 1), vec![drafter]).unwrap(),
             controller: None,
             tokenizer: Arc::new(Letters),
@@ -255,18 +257,27 @@ mod tests {
                 size: 0,
                 trained_len: 512,
             },
-        };
-        let config = ServeConfig {
+        }
+    }
+
+    /// So many sequences may wait.
+    pub(crate) fn config(queue_max: usize) -> ServeConfig {
+        ServeConfig {
             api_keys: Vec::new(),
-            queue_max: 4,
+            queue_max,
             timeout: Duration::from_secs(60),
             read_timeout: Duration::from_secs(1),
+            write_timeout: Duration::from_secs(30),
+            connections_max: 1,
             body_max: 0,
             grace: Duration::ZERO,
             log_prompts: false,
             parse_special: false,
-        };
-        Host::start(engine, config, watch).unwrap()
+        }
+    }
+
+    fn host(watch: Option<Box<dyn CacheWatch>>) -> Host {
+        Host::start(engine(), config(4), watch).unwrap()
     }
 
     fn wanted(prompt: Vec<u32>, max_tokens: u32) -> TokenRequest {
@@ -280,7 +291,7 @@ mod tests {
     }
 
     async fn tokens(host: &Host, request: TokenRequest) -> (Vec<u32>, usize) {
-        let mut stream = host.begin(request).unwrap();
+        let mut stream = host.begin(request).await.unwrap();
         let (mut all, mut chunks) = (Vec::new(), 0);
         while let Some(chunk) = stream.next().await {
             all.extend(chunk.unwrap().tokens);
@@ -317,9 +328,37 @@ mod tests {
     async fn what_cannot_be_honoured_is_refused_and_whose_fault_it_is_said() {
         let host = host(None);
         for request in [wanted(vec![], 4), wanted(vec![99], 4)] {
-            let refused = host.begin(request).err().unwrap();
+            let refused = host.begin(request).await.err().unwrap();
             assert!(refused.of_request, "{refused}");
         }
+        host.stop();
+    }
+
+    #[tokio::test]
+    async fn a_request_without_a_place_compiles_nothing() {
+        let host = Host::start(engine(), config(0), None).unwrap();
+        let held = host.state.place(host.state.place_count, 1).unwrap();
+        let form = Some(Form::Regex("a+".to_owned()));
+        let request = TokenRequest { form, ..wanted(vec![0, 1], 4) };
+        let refused = host.begin(request.clone()).await.err().unwrap();
+        assert!(!refused.of_request && refused.message.contains("queue"), "{refused}");
+        let compiled = "forerun:grammar_cache_queries_total{model_name=\"toy\"}";
+        assert!(host.metrics().contains(&format!("{compiled} 0")));
+        drop(held);
+        assert!(host.begin(request).await.is_ok());
+        assert!(host.metrics().contains(&format!("{compiled} 1")));
+        host.stop();
+    }
+
+    #[tokio::test]
+    async fn a_form_is_held_to_and_refused_by_its_reason() {
+        let host = host(None);
+        let form = |text: &str| Some(Form::Regex(text.to_owned()));
+        let request = TokenRequest { form: form("a+"), ..wanted(vec![1, 2], 6) };
+        let (said, _) = tokens(&host, request.clone()).await;
+        assert!(said.len() == 6 && said.iter().all(|token| *token == said[0]), "{said:?}");
+        let refused = host.begin(TokenRequest { form: form("[a"), ..request }).await.err().unwrap();
+        assert!(refused.of_request && refused.message.contains("unclosed"), "{refused}");
         host.stop();
     }
 }

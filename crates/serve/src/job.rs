@@ -179,6 +179,20 @@ pub(crate) struct Tally {
     pub(crate) dropped: Vec<Dropped>,
 }
 
+impl Tally {
+    /// What a round is sent with. The list of rounds comes with the last one: with each, those that wait
+    /// to be read would take the square of their number.
+    pub(crate) fn told(&mut self, last: bool) -> Self {
+        let steps = std::mem::take(&mut self.steps);
+        let mut told = self.clone();
+        if last {
+            told.steps.clone_from(&steps);
+        }
+        self.steps = steps;
+        told
+    }
+}
+
 /// Why a text failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum Failure {
@@ -191,4 +205,18 @@ pub(crate) enum Failure {
     /// The server is being stopped.
     #[error("the server is shutting down: try again")]
     Stopping,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_rounds_comes_with_the_last() {
+        let mut tally = Tally { cached: 3, steps: vec![(4, 2); 5], ..Tally::default() };
+        let told = tally.told(false);
+        assert_eq!((told.cached, told.steps.len()), (3, 0));
+        assert_eq!(tally.told(true).steps.len(), 5);
+        assert_eq!(tally.steps.len(), 5);
+    }
 }

@@ -10,6 +10,7 @@
 
 mod api;
 mod ask;
+mod forms;
 mod host;
 mod job;
 mod metrics;
@@ -17,6 +18,7 @@ mod queue;
 mod resume;
 mod serve;
 mod slots;
+mod socket;
 mod state;
 mod texts;
 mod worker;

@@ -97,6 +97,9 @@ pub(crate) struct Metrics {
     success: Family<FinishedReason, Counter>,
     failed: Counter,
     refused: Family<Reason, Counter>,
+    form_queries: Counter,
+    form_hits: Counter,
+    form_seconds: Histogram,
     drafts: Counter,
     draft_tokens: Counter,
     accepted_tokens: Counter,
@@ -162,6 +165,9 @@ impl Metrics {
             success: Family::default(),
             failed: Counter::default(),
             refused: Family::default(),
+            form_queries: Counter::default(),
+            form_hits: Counter::default(),
+            form_seconds: latencies(),
             drafts: Counter::default(),
             draft_tokens: Counter::default(),
             accepted_tokens: Counter::default(),
@@ -224,6 +230,17 @@ impl Metrics {
             "forerun:requests_refused",
             "Requests that were not begun, by status",
             self.refused.clone(),
+        );
+        all.register(
+            "forerun:grammar_cache_queries",
+            "Schemas and grammars looked up among those compiled",
+            self.form_queries.clone(),
+        );
+        all.register("forerun:grammar_cache_hits", "Those that were there", self.form_hits.clone());
+        all.register(
+            "forerun:grammar_compilation_seconds",
+            "Time to compile a schema or grammar",
+            self.form_seconds.clone(),
         );
     }
 
@@ -289,6 +306,17 @@ impl Metrics {
     /// A request was refused.
     pub(crate) fn refused(&self, status: u16) {
         self.refused.get_or_create(&Reason { reason: status.to_string() }).inc();
+    }
+
+    /// A form was looked up among those compiled.
+    pub(crate) fn looked_up_form(&self, found: bool) {
+        self.form_queries.inc();
+        self.form_hits.inc_by(u64::from(found));
+    }
+
+    /// A form was compiled, or refused.
+    pub(crate) fn compiled_form(&self, took: Duration) {
+        self.form_seconds.observe(took.as_secs_f64());
     }
 
     /// How many texts are being made, and how many tokens of the cache they hold, of how many.

@@ -85,19 +85,18 @@ impl Resumed {
         }
         Ok(())
     }
+}
 
-    /// Tells the answer's form of them.
-    pub(crate) fn hold_to(
-        &self,
-        constraint: Option<&mut Box<dyn Constraint>>,
-    ) -> Result<(), ApiError> {
-        let Some(constraint) = constraint.filter(|_| self.finish.is_none()) else { return Ok(()) };
-        let admitted = constraint.admitted(&self.tokens);
-        if admitted < self.tokens.len() {
-            let message = format!("token {admitted} is none the answer's form allows there");
-            return Err(refuse(message));
-        }
-        constraint.commit(&self.tokens);
-        Ok(())
+/// Tells the answer's form of the tokens that came before.
+pub(crate) fn hold(tokens: &[Token], constraint: &mut dyn Constraint) -> Result<(), ApiError> {
+    if tokens.is_empty() {
+        return Ok(());
     }
+    let admitted = constraint.admitted(tokens);
+    if admitted < tokens.len() {
+        let message = format!("token {admitted} is none the answer's form allows there");
+        return Err(refuse(message));
+    }
+    constraint.commit(tokens);
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! A server's life: it listens, serves, and stops in an orderly way.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,17 +12,32 @@ use hyper::server::conn::http1::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::api;
+use crate::forms::Forms;
 use crate::metrics::Metrics;
-use crate::state::{Engine, Front, ServeConfig, State};
+use crate::socket::Socket;
+use crate::state::{Engine, Front, Jobs, ServeConfig, State};
 use crate::worker::{CacheWatch, Worker};
 
 /// Once texts were broken off, how long their clients have to read that.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Once connections are closed, how long what was begun for them may go on.
+const LAST_WORK: Duration = Duration::from_secs(1);
+
+/// Threads for what takes a while: rendering, tokenization, the masks of resumed answers.
+const BLOCKING_MAX: usize = 8;
+
+/// Most bytes of a request's head, and of a response that wait to be written.
+const BUFFER_MAX: usize = 64 << 10;
+
+/// What a client beyond the most gets, in the words of other errors.
+const TOO_MANY: &str = "{\"error\":{\"message\":\"there are too many connections: try again \
+                        later\",\"type\":\"server_error\",\"param\":null,\"code\":\"too_many_connections\"}}";
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +77,8 @@ impl Server {
     /// Where that cannot be done.
     pub fn listen(address: SocketAddr, config: ServeConfig) -> Result<Self, ServeError> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).thread_name("http").enable_all().build();
+        let runtime = runtime.worker_threads(2).max_blocking_threads(BLOCKING_MAX);
+        let runtime = runtime.thread_name("http").enable_all().build();
         let runtime = runtime.map_err(ServeError::Threads)?;
         let listener = runtime.block_on(TcpListener::bind(address));
         let listener = listener.map_err(|error| ServeError::Listen { address, error })?;
@@ -84,21 +100,26 @@ impl Server {
         self.stop.clone()
     }
 
-    /// Serves with this engine until it is stopped.
+    /// Serves with this engine until it is stopped. The flag, if there is one, is set to break off a
+    /// pass of the engine that nobody waits for any more.
     ///
     /// # Errors
     /// Where the vocabulary cannot be used for grammars.
-    pub fn run(self, engine: Engine) -> Result<(), ServeError> {
+    pub fn run(self, engine: Engine, interrupt: Option<Arc<AtomicBool>>) -> Result<(), ServeError> {
         let Self { runtime, front, serving, .. } = self;
         let (state, thread) = start(engine, front.config.clone(), None)?;
-        let abort = Arc::clone(&state.abort);
-        let _ = front.state.set(Arc::new(state));
+        let state = Arc::new(state);
+        let _ = front.state.set(Arc::clone(&state));
         tracing::info!("ready");
         let served = runtime.block_on(serving);
-        // Dropping these drops the last sender of jobs, and with it the engine's thread ends.
-        drop(front);
-        runtime.shutdown_timeout(Duration::from_secs(1));
-        abort.store(true, Ordering::Relaxed);
+        // Requests in the making may hold the state for longer; the engine's thread does not wait for
+        // them.
+        state.abort.store(true, Ordering::Relaxed);
+        state.jobs.close();
+        if let Some(interrupt) = interrupt {
+            interrupt.store(true, Ordering::Relaxed);
+        }
+        runtime.shutdown_timeout(LAST_WORK);
         if thread.join().is_err() || served.is_err() {
             tracing::error!("a thread panicked");
         }
@@ -127,6 +148,7 @@ pub(crate) fn start(
         true => SpecialTokens::default(),
         false => SpecialTokens::of(&*engine.tokenizer),
     };
+    let forms = Forms::start(&grammar, Arc::clone(&metrics)).map_err(ServeError::Threads)?;
     let state = State {
         context_len,
         slot_count,
@@ -135,12 +157,12 @@ pub(crate) fn start(
         specials,
         template: engine.template,
         template_source: engine.template_source,
-        grammar,
+        forms,
         sampling: engine.sampling,
         drafts: engine.drafts,
         model: engine.model,
         metrics,
-        jobs: sender,
+        jobs: Jobs::new(sender),
         places: Arc::new(Semaphore::new(places as usize)),
         place_count: places,
         stopping: false.into(),
@@ -173,7 +195,11 @@ async fn serve(listener: TcpListener, front: Arc<Front>, mut stopped: watch::Rec
 async fn accept(listener: &TcpListener, front: &Arc<Front>, connections: &GracefulShutdown) {
     let router = api::router(Arc::clone(front));
     let mut builder = Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(front.config.read_timeout);
+    let config = &front.config;
+    // The time to read a head includes what a connection is idle before it.
+    builder.timer(TokioTimer::new()).header_read_timeout(config.read_timeout);
+    builder.max_buf_size(BUFFER_MAX);
+    let places = Arc::new(Semaphore::new(config.connections_max.min(Semaphore::MAX_PERMITS)));
     for number in 0.. {
         let (stream, _) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -184,17 +210,36 @@ async fn accept(listener: &TcpListener, front: &Arc<Front>, connections: &Gracef
                 continue;
             }
         };
-        let _ = stream.set_nodelay(true);
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            refuse(&stream);
+            continue;
+        };
+        let socket = TokioIo::new(Socket::of(stream, config.write_timeout));
         let router = router.clone().layer(axum::Extension(api::Connection(number)));
         let service = TowerToHyperService::new(router);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let watched = connections.watch(connection);
-        tokio::spawn(async move {
-            if let Err(error) = watched.await {
-                tracing::debug!(%error, "a connection broke");
-            }
-        });
+        let connection = connections.watch(builder.serve_connection(socket, service));
+        tokio::spawn(hold(connection, place));
     }
+}
+
+/// Serves a connection, which has its place until it ends.
+async fn hold(connection: impl Future<Output = hyper::Result<()>>, place: OwnedSemaphorePermit) {
+    if let Err(error) = connection.await {
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        tracing::debug!(%error, cause, "a connection broke");
+    }
+    drop(place);
+}
+
+/// Tells a client that there are too many, as far as it takes that at once.
+fn refuse(stream: &TcpStream) {
+    let length = TOO_MANY.len();
+    let response = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {length}\r\n\r\n{TOO_MANY}"
+    );
+    let _ = stream.try_write(response.as_bytes());
+    tracing::debug!("there are too many connections (--max-connections)");
 }
 
 /// Ends when the server was told to stop, and its texts have ended or were broken off. Gives until

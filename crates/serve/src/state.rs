@@ -1,17 +1,17 @@
 //! What all requests share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use forerun_decode::{
     ChatTemplate, Controller, Decoder, RuleChoice, Sampling, SpecialTokens, Tokenizer,
 };
-use forerun_grammar::GrammarEnv;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::api::error::ApiError;
-use crate::ask::Asked;
+use crate::ask::{ANSWERS_MAX, Asked};
+use crate::forms::Forms;
 use crate::job::Job;
 use crate::metrics::Metrics;
 
@@ -89,6 +89,10 @@ pub struct ServeConfig {
     pub timeout: Duration,
     /// Most time a client may take to send a request.
     pub read_timeout: Duration,
+    /// Most time a client may take no byte of its response.
+    pub write_timeout: Duration,
+    /// Most connections at once.
+    pub connections_max: usize,
     /// Most bytes of a request.
     pub body_max: usize,
     /// How long texts may go on once the server is told to stop.
@@ -114,7 +118,7 @@ pub(crate) struct State {
     pub(crate) specials: SpecialTokens,
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) template_source: String,
-    pub(crate) grammar: GrammarEnv,
+    pub(crate) forms: Forms,
     pub(crate) sampling: Sampling,
     pub(crate) drafts: DraftDefaults,
     pub(crate) model: ModelInfo,
@@ -123,8 +127,8 @@ pub(crate) struct State {
     /// Paths the target's cache holds for a text.
     pub(crate) paths_max: usize,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) jobs: mpsc::Sender<Vec<Job>>,
-    /// A place for each request that is answered or waits.
+    pub(crate) jobs: Jobs,
+    /// A place for each sequence that is decoded or waits.
     pub(crate) places: Arc<Semaphore>,
     /// How many there are.
     pub(crate) place_count: u32,
@@ -134,25 +138,110 @@ pub(crate) struct State {
     pub(crate) abort: Arc<AtomicBool>,
 }
 
+/// Where jobs are sent. Closing it ends the engine's thread, whoever else holds the state.
+pub(crate) struct Jobs(Mutex<Option<mpsc::Sender<Vec<Job>>>>);
+
+impl Jobs {
+    pub(crate) fn new(sender: mpsc::Sender<Vec<Job>>) -> Self {
+        Self(Mutex::new(Some(sender)))
+    }
+
+    fn sender(&self) -> MutexGuard<'_, Option<mpsc::Sender<Vec<Job>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody takes jobs any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender().as_ref().is_none_or(mpsc::Sender::is_closed)
+    }
+
+    /// Lets the engine's thread end once it has done what it was sent.
+    pub(crate) fn close(&self) {
+        self.sender().take();
+    }
+
+    fn send(&self, jobs: Vec<Job>) -> Result<(), ApiError> {
+        let sent = self.sender().as_ref().is_some_and(|sender| sender.try_send(jobs).is_ok());
+        if sent { Ok(()) } else { Err(ApiError::internal("the engine has stopped")) }
+    }
+}
+
 impl State {
     /// Waits until no request is answered or waits.
     pub(crate) async fn idle(&self) {
         let _ = self.places.acquire_many(self.place_count).await;
     }
 
-    /// Puts a request's texts into the queue; they have one place together, until all have ended.
-    pub(crate) fn queue(&self, asked: &mut Asked) -> Result<(), ApiError> {
+    /// Takes a place in the queue for each of a request's sequences, before any work is done for it.
+    pub(crate) fn place(&self, n: u32, prompts: usize) -> Result<OwnedSemaphorePermit, ApiError> {
         if self.stopping.load(Ordering::Relaxed) {
             return Err(ApiError::stopping());
         }
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| ApiError::busy())?;
-        let place = Arc::new(place);
+        let sequences = prompts.saturating_mul(n as usize);
+        if n == 0 || sequences > ANSWERS_MAX {
+            let message =
+                format!("{sequences} answers were asked for; this server makes 1 to {ANSWERS_MAX}");
+            return Err(ApiError::field("n", message));
+        }
+        let wanted = u32::try_from(sequences).unwrap_or(u32::MAX);
+        if wanted > self.place_count {
+            let message = format!(
+                "{sequences} answers were asked for, and this server decodes and queues {} \
+                 sequences at most: ask for fewer, or start it with a larger --max-queued-requests",
+                self.place_count
+            );
+            return Err(ApiError::field("n", message));
+        }
+        Arc::clone(&self.places).try_acquire_many_owned(wanted).map_err(|_| ApiError::busy())
+    }
+
+    /// Puts a request's sequences into the queue; each has its place until it has ended.
+    pub(crate) fn queue(&self, asked: &mut Asked) -> Result<(), ApiError> {
         for job in &mut asked.jobs {
-            job.place = Some(Arc::clone(&place));
+            job.place = asked.place.split(1).map(Arc::new);
             self.metrics.queued();
         }
         // There is room for as many as have a place.
-        let sent = self.jobs.try_send(std::mem::take(&mut asked.jobs));
-        sent.map_err(|_| ApiError::internal("the engine has stopped"))
+        self.jobs.send(std::mem::take(&mut asked.jobs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
+
+    use crate::host::tests::{config, engine};
+    use crate::serve::start;
+
+    #[test]
+    fn places_are_counted_in_sequences() {
+        let (state, thread) = start(engine(), config(4), None).unwrap();
+        let all = state.place_count;
+        assert_eq!(all as usize, state.slot_count + 4);
+        let code = |n, prompts| state.place(n, prompts).err().unwrap().body_only().error.code;
+        let held = state.place(all - 1, 1).unwrap();
+        assert_eq!((code(2, 1), code(1, 2)), (Some("queue_full"), Some("queue_full")));
+        let last = state.place(1, 1).unwrap();
+        assert_eq!(code(1, 1), Some("queue_full"));
+        drop(held);
+        assert!(state.place(all - 1, 1).is_ok());
+        drop(last);
+        // More than there will ever be room for is the request's fault.
+        let refused = state.place(all + 1, 1).err().unwrap();
+        assert!(refused.is_of_request());
+        let said = refused.body_only().error.message;
+        assert!(said.contains(&format!("{all} sequences at most")), "{said}");
+        assert!(state.place(0, 1).is_err() && state.place(17, 1).is_err());
+        state.jobs.close();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn the_engine_ends_though_the_state_is_held() {
+        let (state, thread) = start(engine(), config(4), None).unwrap();
+        assert!(!state.jobs.is_closed());
+        state.jobs.close();
+        thread.join().unwrap();
+        assert!(state.jobs.is_closed());
     }
 }

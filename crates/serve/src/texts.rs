@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use forerun_decode::Finish;
 
 use crate::api::error::ApiError;
-use crate::ask::{About, Asked};
+use crate::api::off_thread;
+use crate::ask::{About, Asked, hold_all};
 use crate::job::{Event, Failure, Progress, Tally};
 use crate::state::State;
 use tokio::sync::mpsc;
@@ -27,8 +28,14 @@ pub(crate) struct Texts {
 }
 
 impl Texts {
-    /// Begins them.
-    pub(crate) fn begin(state: &State, mut asked: Asked) -> Result<Self, ApiError> {
+    /// Begins them, once their form is compiled.
+    pub(crate) async fn begin(state: &State, mut asked: Asked) -> Result<Self, ApiError> {
+        // If only the end of an answer was lost, nothing is to be decoded.
+        if let Some(form) = asked.form.take().filter(|_| !asked.jobs.is_empty()) {
+            let form = state.forms.get(form, asked.deadline).await?;
+            let jobs = std::mem::take(&mut asked.jobs);
+            asked.jobs = off_thread(move || hold_all(jobs, &form)).await?;
+        }
         state.queue(&mut asked)?;
         let Asked { events, about, deadline, .. } = asked;
         let tallies = vec![Tally::default(); about.choices];

@@ -284,7 +284,7 @@ impl Worker {
         }
         self.metrics.generated(count);
         let finish = chunk.finish;
-        let (choice, tally) = (text.choice, text.tally.clone());
+        let (choice, tally) = (text.choice, text.tally.told(finish.is_some()));
         let progress = Progress { choice, pieces: chunk.pieces, finish, tally };
         // A client that does not read for so long that its queue is full is given up.
         let sent = text.events.try_send(Event::Round(Box::new(progress))).is_ok();

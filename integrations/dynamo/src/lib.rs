@@ -129,7 +129,7 @@ impl LLMEngine for ForerunEngine {
         let prompt_len = u32::try_from(request.token_ids.len()).unwrap_or(u32::MAX);
         let asked = token_request(&request, self.moves)
             .map_err(|reason| backend_error(BackendError::InvalidArgument, reason))?;
-        let mut text = host.begin(asked).map_err(refused)?;
+        let mut text = host.begin(asked).await.map_err(refused)?;
         let load = self.load.clone();
         // A text that is not read to its end does not keep the engine from being released.
         let host = Arc::downgrade(&host);

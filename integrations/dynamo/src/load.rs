@@ -114,6 +114,8 @@ impl ModelFlags {
             queue_max: self.max_queued_requests,
             timeout: Duration::from_secs(24 * 3600),
             read_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            connections_max: 1,
             body_max: 0,
             grace: Duration::ZERO,
             log_prompts: false,

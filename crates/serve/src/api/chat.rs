@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use forerun_decode::{ChatOptions, Fields, Message, RenderedPrompt, Token};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{
     AnswerMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Delta,
@@ -46,12 +47,13 @@ pub(crate) async fn chat_completions(
     Extension(client): Extension<Client>,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
+    let place = state.place(request.n.unwrap_or(1), 1)?;
     let building = Arc::clone(&state);
-    let (asked, calling) = off_thread(move || ask(&building, request)).await?;
+    let (asked, calling) = off_thread(move || ask(&building, place, request)).await?;
     let stream = asked.about.stream;
     let object = if stream { "chat.completion.chunk" } else { "chat.completion" };
     let head = Head::new("chatcmpl-", object, asked.model.clone());
-    let mut texts = Texts::begin(&state, asked.of(client))?;
+    let mut texts = Texts::begin(&state, asked.of(client)).await?;
     if stream {
         texts.begun().await?;
         return Ok(stream::respond(|sink| chunks(state, head, texts, calling, sink)));
@@ -59,7 +61,11 @@ pub(crate) async fn chat_completions(
     whole(&state, head, texts, calling).await
 }
 
-fn ask(state: &State, mut request: ChatRequest) -> Result<(Asked, Calling), ApiError> {
+fn ask(
+    state: &State,
+    place: OwnedSemaphorePermit,
+    mut request: ChatRequest,
+) -> Result<(Asked, Calling), ApiError> {
     let common = request.common();
     let logprobs = match (request.logprobs, request.top_logprobs) {
         (Some(true), top) => Some(top.unwrap_or(0)),
@@ -88,7 +94,7 @@ fn ask(state: &State, mut request: ChatRequest) -> Result<(Asked, Calling), ApiE
     };
     let text = state.render(&request.messages, request.chat_template_kwargs.as_ref(), &calling)?;
     let prompts = vec![state.chat_prompt(&text)?];
-    let asked = state.ask(common, Wanted { prompts, len_max, logprobs, form })?;
+    let asked = state.ask(place, common, Wanted { prompts, len_max, logprobs, form })?;
     Ok((asked, calling))
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use forerun_decode::{Special, Token};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{Completion, CompletionChoice, CompletionLogprobs, Head, Trace, token_ids};
 use super::error::{ApiError, ErrorBody};
@@ -41,11 +42,12 @@ pub(crate) async fn completions(
     Extension(client): Extension<Client>,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
+    let place = state.place(request.n.unwrap_or(1), request.prompt.count())?;
     let building = Arc::clone(&state);
-    let asked = off_thread(move || ask(&building, request)).await?;
+    let asked = off_thread(move || ask(&building, place, request)).await?;
     let head = Head::new("cmpl-", "text_completion", asked.model.clone());
     let stream = asked.about.stream;
-    let mut texts = Texts::begin(&state, asked.of(client))?;
+    let mut texts = Texts::begin(&state, asked.of(client)).await?;
     if stream {
         texts.begun().await?;
         return Ok(stream::respond(|sink| chunks(state, head, texts, sink)));
@@ -53,7 +55,11 @@ pub(crate) async fn completions(
     whole(&state, head, texts).await
 }
 
-fn ask(state: &State, mut request: CompletionRequest) -> Result<Asked, ApiError> {
+fn ask(
+    state: &State,
+    place: OwnedSemaphorePermit,
+    mut request: CompletionRequest,
+) -> Result<Asked, ApiError> {
     let common = request.common();
     let prompts: Vec<Vec<Token>> = match request.prompt {
         Prompt::Text(text) => vec![state.prompt(&text)?],
@@ -79,7 +85,18 @@ fn ask(state: &State, mut request: CompletionRequest) -> Result<Asked, ApiError>
         logprobs: request.logprobs,
         form: form_of(request.response_format),
     };
-    state.ask(common, wanted)
+    state.ask(place, common, wanted)
+}
+
+impl Prompt {
+    /// How many prompts there are.
+    fn count(&self) -> usize {
+        match self {
+            Self::Text(_) | Self::Tokens(_) => 1,
+            Self::Texts(texts) => texts.len(),
+            Self::TokenLists(lists) => lists.len(),
+        }
+    }
 }
 
 fn tokens(ids: &[u32]) -> Vec<Token> {

@@ -97,6 +97,13 @@ impl ApiError {
         Self { retry_after: Some(1), ..error }.coded("queue_full")
     }
 
+    /// Too many schemas and grammars are to be compiled.
+    pub(crate) fn forms_busy() -> Self {
+        let message = "too many schemas and grammars are being compiled: try again later";
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message);
+        Self { retry_after: Some(1), ..error }.coded("busy")
+    }
+
     /// There is no model yet; llama-server's words.
     pub(crate) fn loading() -> Self {
         let error =

@@ -16,7 +16,7 @@ use crate::texts::Texts;
 const PING: Duration = Duration::from_secs(15);
 
 /// Chunks between the task that makes them and the connection.
-const CHUNKS: usize = 16;
+const CHUNKS: usize = 4;
 
 /// Where chunks go.
 pub(crate) struct Sink(mpsc::Sender<Event>);
