@@ -522,7 +522,7 @@ async def too_large(world: World) -> str:
     """Ten megabytes, announced or in chunks."""
     text = b'{"messages": [{"role": "user", "content": "' + b"x" * 10_000_000 + b'"}]}'
     announced = world.random.random() < 0.5
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: soak\r\nContent-Type: application/json\r\n".encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n".encode()
 
     async def send(line: Line) -> None:
         if announced:

@@ -340,6 +340,17 @@ def test_references_that_lead_nowhere_are_refused(client: OpenAI) -> None:
     assert refused.value.param == "tools" and "#/$defs/Gone" in refused.value.message
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_minus_one_is_no_limit(client: OpenAI, field: str) -> None:
+    count: list[Any] = [{"role": "user", "content": "Count from 1 to 12, one number a line."}]
+    fields: Any = {"model": TARGET, "messages": count, "temperature": 0, "stop": "7", field: -1}
+    choice = client.chat.completions.create(**fields).choices[0]
+    assert choice.finish_reason == "stop"
+    text = client.completions.create(model=TARGET, prompt="1, 2, 3, 4, 5, 6, 7,", max_tokens=-1, stop="27", temperature=0)
+    # Without the field there would be 16 tokens.
+    assert text.usage and text.usage.completion_tokens > 20
+
+
 def test_a_call_is_streamed_and_answered(client: OpenAI) -> None:
     fields: Any = {"model": TARGET, "temperature": 0, "max_tokens": 80, "tools": TOOLS}
     with client.chat.completions.stream(messages=WEATHER, tool_choice="required", **fields) as stream:
@@ -404,15 +415,19 @@ def test_names_with_slashes_are_found(start: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "word"),
     [
-        ({"temperature": -1}, None, "temperature"),
-        ({"top_p": 1.5}, None, "top_p"),
+        ({"temperature": -1}, "temperature", "temperature"),
+        ({"top_p": 1.5}, "top_p", "top_p"),
         ({"n": 17}, "n", "16"),
         ({"n": 0}, "n", "1"),
         ({"max_tokens": 0}, "max_tokens", "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens", "-1 for no limit"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "expected 1 or more"),
+        ({"extra_body": {"max_tokenz": 1}}, "max_tokenz", "did you mean `max_tokens`?"),
+        ({"extra_body": {"stop": 5}}, "stop", "expected a string or a list of strings"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
         ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
         ({"logit_bias": {"fish": 1}}, "logit_bias", "fish"),
-        ({"logit_bias": {"4000000": 1}}, None, "4000000"),
+        ({"logit_bias": {"4000000": 1}}, "logit_bias", "4000000"),
         pytest.param(
             {"logit_bias": {"5": 101}}, "logit_bias", "100"
         ),
@@ -423,7 +438,7 @@ def test_names_with_slashes_are_found(start: Any) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
         ({"tool_choice": "required"}, "tool_choice", "tools"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "x"),
-        ({"extra_body": {"warmth": 1}}, None, "warmth"),
+        ({"extra_body": {"warmth": 1}}, "warmth", "warmth"),
         pytest.param(
             {"extra_body": {"chat_template_kwargs": {"add_generation_prompt": False}}},
             "chat_template_kwargs",

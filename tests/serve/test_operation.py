@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from conftest import DRAFTED, PLAIN, SEA, TARGET, Server, wait_until
+from conftest import BINARY, DRAFTED, MODELS, PLAIN, SEA, TARGET, Server, wait_until
 
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
@@ -29,7 +30,7 @@ def narrow(start: Callable[..., Server]) -> Server:
 def strict(start: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
     """Keys, and little patience."""
     keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text("from-file\n\n  spaced  \n")
+    keys.write_text("# a comment\nfrom-file\n\n  spaced  \n  # another\n")
     flags = ["--api-key", "secret", "--api-key-file", str(keys), "--read-timeout", "1", "--timeout", "1"]
     return start("-c", "512", *flags, drafter=None)
 
@@ -81,7 +82,7 @@ def speak(server: Server, data: bytes, *, close: bool = False, seconds: float = 
 
 
 def head(length: int | str, path: str = CHAT, extra: str = "") -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {length}", extra]
+    lines = [f"POST {path} HTTP/1.1", "host: 127.0.0.1", "content-type: application/json", f"content-length: {length}", extra]
     return "\r\n".join(line for line in lines if line).encode() + b"\r\n\r\n"
 
 
@@ -102,6 +103,77 @@ def test_keys_guard_what_is_read(strict: Server, path: str) -> None:
         assert response.headers["www-authenticate"] == "Bearer"
     for key in ("secret", "from-file", "spaced"):
         assert strict.http.get(path, headers={"authorization": f"Bearer {key}"}).status_code == 200
+
+
+def test_a_wrong_key_is_told_apart_from_none(strict: Server) -> None:
+    for headers in ({}, {"authorization": "Bearer"}, {"authorization": "secret"}):
+        assert "send it as `Authorization: Bearer KEY`" in error_of(strict.http.get("/v1/models", headers=headers), 401)["message"]
+    for key in ("wrong", "# a comment", "# another", "#"):
+        error = error_of(strict.http.get("/v1/models", headers={"authorization": f"Bearer {key}"}), 401)
+        assert "not valid" in error["message"]
+
+
+@pytest.mark.parametrize("text", ["", "\n  \n", "# only a comment\n\n"])
+def test_a_file_without_a_key_is_refused(tmp_path: Path, text: str) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(text)
+    done = started_in_vain("-m", str(MODELS / TARGET), "--port", "0", "--api-key-file", str(keys))
+    assert "no API key" in done.stderr and str(keys) in done.stderr and "listening" not in done.stderr
+
+
+def started_in_vain(*flags: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(BINARY), "serve", *flags], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    return done
+
+
+def test_a_file_that_is_no_model_is_refused_before_anybody_is_told_of_an_address(tmp_path: Path) -> None:
+    (tmp_path / "text.gguf").write_text("This is no model.")
+    good = str(MODELS / TARGET)
+    for flags in (["-m", "none.gguf"], ["-m", str(tmp_path / "text.gguf")], ["-m", good, "-md", "none.gguf"]):
+        done = started_in_vain("--port", "0", *flags)
+        assert flags[-1] in done.stderr and "listening" not in done.stderr
+
+
+def test_a_host_may_be_a_name_and_the_address_is_a_link(start: Callable[..., Server]) -> None:
+    server = start("--host", "localhost", drafter=None)
+    assert server.address == f"127.0.0.1:{server.port}"
+    (ready,) = [line for line in server.lines if "ready" in line]
+    assert f"http://127.0.0.1:{server.port}" in ready
+    server.stop()
+    done = started_in_vain("-m", str(MODELS / TARGET), "--host", "no.such.host.invalid")
+    assert "--host no.such.host.invalid has no address" in done.stderr
+
+
+def test_without_keys_a_page_cannot_come_under_a_name_of_its_own(server: Server) -> None:
+    own = ["localhost", f"localhost:{server.port}", "127.0.0.1", "[::1]:80", "10.0.0.1:8080", socket.gethostname()]
+    for host in own:
+        assert server.http.get("/v1/models", headers={"host": host}).status_code == 200, host
+    for host in ("evil.example", f"evil.example:{server.port}", "localhost.evil.example", "127.0.0.1.evil.example"):
+        error = error_of(server.http.get("/v1/models", headers={"host": host}), 403)
+        assert error["code"] == "host_not_allowed" and "--allowed-hosts" in error["message"], host
+        body = {"messages": SEA, "max_tokens": 1}
+        error_of(httpx.post(server.url + CHAT, json=body, headers={"host": host}), 403)
+        # Probes and gateways ask by any name.
+        assert server.http.get("/readyz", headers={"host": host}).status_code == 200
+    answer, _ = speak(server, b"GET /v1/models HTTP/1.0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.0 200"), "old clients name no host"
+
+
+def test_names_can_be_allowed_and_keys_make_them_needless(strict: Server, start: Callable[..., Server]) -> None:
+    named = start("--allowed-hosts", "gateway,api.example", drafter=None)
+    for host, status in {"gateway": 200, "API.example:443": 200, "other": 403}.items():
+        assert named.http.get("/v1/models", headers={"host": host}).status_code == status, host
+    named.stop()
+    headers = {"host": "any.example", "authorization": "Bearer secret"}
+    assert strict.http.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_a_browser_must_say_that_it_sends_json(server: Server) -> None:
+    """What it sends without a type, it sends to any site that a page names, and does not ask first."""
+    body = json.dumps({"messages": SEA, "max_tokens": 1})
+    assert httpx.post(server.url + CHAT, content=body).status_code == 200
+    error_of(httpx.post(server.url + CHAT, content=body, headers={"origin": "http://evil.example"}), 415)
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize", "/detokenize", "/apply-template"])

@@ -1,7 +1,7 @@
 //! `forerun serve`: an OpenAI-compatible server.
 
 use std::io::IsTerminal as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,13 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
+use forerun_llama::Model;
 use forerun_serve::{DraftDefaults, DrafterInfo, Engine, ModelInfo, ServeConfig, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::flags::{
-    ConfigError, DraftConfig, DraftFlags, DrafterConfig, GPU, ModelFlags, OutputConfig,
-    SamplingFlags,
+    ConfigError, DraftConfig, DraftFlags, DrafterConfig, GPU, ModelConfig, ModelFlags,
+    OutputConfig, SamplingFlags,
 };
 use crate::interrupt::Interrupt;
 use crate::load::{Loaded, Wanted, load_for};
@@ -50,9 +51,16 @@ pub(crate) struct ServeFlags {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Server")]
 struct ServingFlags {
-    /// Address to listen on; others than the machine itself reach 0.0.0.0
-    #[arg(long, env = "LLAMA_ARG_HOST", value_name = "IP", default_value = "127.0.0.1")]
-    host: IpAddr,
+    /// Address or host name to listen on; other machines reach 0.0.0.0
+    #[arg(long, env = "LLAMA_ARG_HOST", value_name = "HOST", default_value = "127.0.0.1")]
+    host: String,
+    /// Host names that requests may be for if there is no API key, separated by commas; * for any
+    ///
+    /// Without a key, a request must name an IP address, localhost, this machine's name or --host as
+    /// its host, so that no web page can reach the server under a name of its own (DNS rebinding). A
+    /// proxy that passes on the name its clients use needs that name here.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    allowed_hosts: Vec<String>,
     /// Port to listen on; 0 takes a free one
     #[arg(long, env = "LLAMA_ARG_PORT", value_name = "N", default_value_t = 8080)]
     port: u16,
@@ -81,7 +89,7 @@ struct ServingFlags {
     /// Key that requests must have; may be given several times
     #[arg(long, env = "LLAMA_API_KEY", value_name = "KEY", hide_env_values = true)]
     api_key: Vec<String>,
-    /// File with such keys, one a line
+    /// File with such keys, one a line; blank lines and lines that begin with # are skipped
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Sequences that may wait, each of a request's `n` counted; further ones are told to come again
@@ -168,9 +176,10 @@ impl ServeFlags {
         let mut config = serving.config()?;
         config.parse_special = template.parse_special();
         serving.start_log();
-        let address = SocketAddr::new(serving.host, serving.port);
-        let open = !serving.host.is_loopback() && config.api_keys.is_empty();
-        let server = Server::listen(address, config)?;
+        check_files(&target, &draft)?;
+        let without_keys = config.api_keys.is_empty();
+        let server = listen(&serving.addresses()?, &config)?;
+        let open = !server.address().ip().is_loopback() && without_keys;
         tracing::info!(address = %server.address(), "listening");
         let mut interrupt = Interrupt::install()?;
         let told = interrupt.or_terminated()?;
@@ -211,17 +220,25 @@ fn unused(flag: &'static str, reason: &'static str, instead: &'static str) -> an
 impl ServingFlags {
     fn config(&self) -> anyhow::Result<ServeConfig> {
         let mut api_keys = self.api_key.clone();
-        if let Some(path) = &self.api_key_file {
-            let keys = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            api_keys.extend(keys.lines().map(str::trim).map(str::to_owned));
-        }
         api_keys.retain(|key| !key.is_empty());
-        if api_keys.is_empty() && (self.api_key_file.is_some() || !self.api_key.is_empty()) {
-            anyhow::bail!("there is no API key in what was given: an empty one would let all in");
+        if let Some(path) = &self.api_key_file {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let keys = text.lines().map(str::trim);
+            let keys = keys.filter(|line| !line.is_empty() && !line.starts_with('#'));
+            let before = api_keys.len();
+            api_keys.extend(keys.map(str::to_owned));
+            if api_keys.len() == before {
+                let path = path.display();
+                anyhow::bail!("there is no API key in {path}: one a line; # begins a comment");
+            }
+        }
+        if api_keys.is_empty() && !self.api_key.is_empty() {
+            anyhow::bail!("--api-key is empty, which would let all in: give a key or leave it out");
         }
         Ok(ServeConfig {
             api_keys,
+            allowed_hosts: self.hosts(),
             queue_max: self.max_queued_requests,
             timeout: Duration::from_secs(self.timeout.min(YEAR_S)),
             read_timeout: Duration::from_secs(self.read_timeout),
@@ -234,6 +251,30 @@ impl ServingFlags {
         })
     }
 
+    /// The names that this machine and its server go by.
+    fn hosts(&self) -> Vec<String> {
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+        let own = own.or_else(|| std::env::var("HOSTNAME").ok());
+        let own = own.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+        let own = own.into_iter().flat_map(|name| [format!("{name}.local"), name]);
+        self.allowed_hosts.iter().cloned().chain([self.host.clone()]).chain(own).collect()
+    }
+
+    /// Where to listen: the first that can be, IPv4 before IPv6.
+    fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let found = (host, self.port).to_socket_addrs();
+        let unknown = || {
+            format!(
+                "--host {host} has no address: expected an IP address of this machine or a name that has one, such as localhost"
+            )
+        };
+        let mut found: Vec<SocketAddr> = found.with_context(unknown)?.collect();
+        found.sort_by_key(SocketAddr::is_ipv6);
+        found.dedup();
+        if found.is_empty() { Err(anyhow::anyhow!(unknown())) } else { Ok(found) }
+    }
+
     fn start_log(&self) {
         let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
         let log = log.with_ansi(std::io::stderr().is_terminal());
@@ -242,6 +283,31 @@ impl ServingFlags {
             LogFormat::Json => log.json().flatten_event(true).init(),
         }
     }
+}
+
+/// Refuses files that are not there or no models before anybody is told that the server listens.
+fn check_files(target: &ModelConfig, draft: &DraftConfig) -> anyhow::Result<()> {
+    let model = |drafter: &DrafterConfig| match drafter {
+        DrafterConfig::Model(config) => Some(config.model.path.clone()),
+        _ => None,
+    };
+    let drafters = draft.drafters.iter().filter_map(model);
+    for path in [target.path.clone()].into_iter().chain(drafters) {
+        Model::check(&path)?;
+    }
+    Ok(())
+}
+
+/// Listens on the first address that can be listened on; the error is of the first of all.
+fn listen(addresses: &[SocketAddr], config: &ServeConfig) -> anyhow::Result<Server> {
+    let mut first = None;
+    for address in addresses {
+        match Server::listen(*address, config.clone()) {
+            Ok(server) => return Ok(server),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    Err(first.map_or_else(|| anyhow::anyhow!("there is no address to listen on"), Into::into))
 }
 
 /// What is drafted where a request says nothing; the prediction's drafter comes last.

@@ -119,6 +119,24 @@ impl Model {
         Ok(Self { vocab: Vocab::new(Arc::clone(&raw)), raw, path })
     }
 
+    /// Looks whether a file is there, whole, and a model by its header and metadata. Takes
+    /// milliseconds; loading can still fail.
+    ///
+    /// # Errors
+    /// [`LoadError`] says what is wrong with the file.
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use forerun_llama::{LoadError, Model};
+    ///
+    /// let error = Model::check(Path::new("no/such/file.gguf")).unwrap_err();
+    /// assert!(matches!(error, LoadError::Missing { .. }));
+    /// ```
+    pub fn check(path: &Path) -> Result<(), LoadError> {
+        check_file(path)
+    }
+
     pub(crate) fn raw(&self) -> &Arc<RawModel> {
         &self.raw
     }

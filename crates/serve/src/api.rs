@@ -5,7 +5,9 @@ mod chat;
 mod completions;
 pub(crate) mod error;
 mod extract;
+mod hosts;
 mod misc;
+mod read;
 mod refs;
 mod stream;
 mod tools;
@@ -26,7 +28,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 use utoipa::{Modify, OpenApi};
 
 use self::error::ApiError;
-use self::types::ResponseFormat;
+use self::types::{FormatKind, ResponseFormat};
 use crate::job::Client;
 use crate::state::Front;
 
@@ -112,9 +114,18 @@ pub(crate) fn router(front: Arc<Front>) -> Router {
         .with_state(front)
 }
 
-/// Lets nobody in without a key, and says whose request it is.
+/// Lets nobody in without a key, and says whose request it is; if there are no keys, nobody who takes
+/// the server for another host.
 async fn check_key(State(front): State<Arc<Front>>, mut request: Request, next: Next) -> Response {
     let keys = &front.config.api_keys;
+    if keys.is_empty() {
+        if let Some(host) = hosts::foreign(&request, &front.config.allowed_hosts) {
+            return ApiError::foreign_host(&host).into_response();
+        }
+        let connection = request.extensions().get::<Connection>().map_or(0, |it| it.0);
+        request.extensions_mut().insert(Client::Connection(connection));
+        return next.run(request).await;
+    }
     let said = request.headers().get(header::AUTHORIZATION);
     let said = said.and_then(|it| it.to_str().ok()?.split_once(' '));
     let said = said.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -125,15 +136,12 @@ async fn check_key(State(front): State<Arc<Front>>, mut request: Request, next: 
         let same = key.as_bytes().ct_eq(said.as_bytes());
         (known | same, u64::conditional_select(&found, &index, same))
     });
-    let client = match (keys.is_empty(), bool::from(known)) {
-        (true, _) => {
-            let connection = request.extensions().get::<Connection>();
-            Client::Connection(connection.map_or(0, |connection| connection.0))
-        }
-        (_, true) => Client::Key(key),
-        _ => return ApiError::no_key().into_response(),
-    };
-    request.extensions_mut().insert(client);
+    if !bool::from(known) {
+        let empty = said.is_empty();
+        let refusal = if empty { ApiError::no_key() } else { ApiError::wrong_key() };
+        return refusal.into_response();
+    }
+    request.extensions_mut().insert(Client::Key(key));
     next.run(request).await
 }
 
@@ -167,10 +175,41 @@ pub(crate) async fn off_thread<T: Send + 'static>(
 }
 
 /// The form of an answer.
-fn form_of(format: Option<ResponseFormat>) -> Option<Form> {
-    match format? {
-        ResponseFormat::Text {} => None,
-        ResponseFormat::JsonObject {} => Some(Form::JsonObject),
-        ResponseFormat::JsonSchema { json_schema } => Some(Form::JsonSchema(json_schema.schema)),
+///
+/// # Errors
+/// If there is no schema and one is needed, or the other way round.
+fn form_of(format: Option<ResponseFormat>) -> Result<Option<Form>, ApiError> {
+    let refuse = |message| Err(ApiError::field("response_format.json_schema", message));
+    Ok(match format.map(|format| (format.kind, format.json_schema)) {
+        None | Some((FormatKind::Text, None)) => None,
+        Some((FormatKind::JsonObject, None)) => Some(Form::JsonObject),
+        Some((FormatKind::JsonSchema, Some(named))) => Some(Form::JsonSchema(named.schema)),
+        Some((FormatKind::JsonSchema, None)) => {
+            return refuse(
+                "`response_format.json_schema` is missing: add it, e.g. \"json_schema\": \
+                 {\"name\": \"answer\", \"schema\": {\"type\": \"object\"}}",
+            );
+        }
+        Some((_, Some(_))) => {
+            return refuse(
+                "`response_format.json_schema` needs \"type\": \"json_schema\": set it, or leave the \
+                 schema out",
+            );
+        }
+    })
+}
+
+/// Most tokens of an answer, by a field of this name; `None` for no limit.
+///
+/// # Errors
+/// If it is neither -1 nor 1 or more.
+fn token_limit(name: &str, tokens: i64) -> Result<Option<u32>, ApiError> {
+    match tokens {
+        -1 => Ok(None),
+        1.. => Ok(Some(u32::try_from(tokens).unwrap_or(u32::MAX))),
+        _ => {
+            let message = format!("{name} is {tokens}; expected 1 or more, or -1 for no limit");
+            Err(ApiError::field(name, message))
+        }
     }
 }

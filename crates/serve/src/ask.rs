@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forerun_decode::{Drafts, Plan, Reading, RuleChoice, Sampling, Special, StopStrings, Token};
+use forerun_decode::{
+    Drafts, Plan, Reading, RuleChoice, Sampling, SamplingError, Special, StopStrings, Token,
+};
 use forerun_grammar::{CompiledForm, Form};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -253,7 +255,10 @@ impl State {
             let ends = ends.filter(|token| self.tokenizer.is_end(*token));
             sampling.logit_bias.extend(ends.map(|end| (end, f32::NEG_INFINITY)));
         }
-        sampling.check(self.tokenizer.vocab_len()).map_err(ApiError::invalid)?;
+        sampling.check(self.tokenizer.vocab_len()).map_err(|error| match error {
+            SamplingError::OutOfRange { name, .. } => ApiError::field(name, error),
+            _ => ApiError::field("logit_bias", error),
+        })?;
         Ok(sampling)
     }
 

@@ -264,6 +264,7 @@ pub(crate) mod tests {
     pub(crate) fn config(queue_max: usize) -> ServeConfig {
         ServeConfig {
             api_keys: Vec::new(),
+            allowed_hosts: Vec::new(),
             queue_max,
             timeout: Duration::from_secs(60),
             read_timeout: Duration::from_secs(1),

@@ -1,6 +1,6 @@
 //! A server's life: it listens, serves, and stops in an orderly way.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -106,11 +106,11 @@ impl Server {
     /// # Errors
     /// Where the vocabulary cannot be used for grammars.
     pub fn run(self, engine: Engine, interrupt: Option<Arc<AtomicBool>>) -> Result<(), ServeError> {
-        let Self { runtime, front, serving, .. } = self;
+        let Self { runtime, address, front, serving, .. } = self;
         let (state, thread) = start(engine, front.config.clone(), None)?;
         let state = Arc::new(state);
         let _ = front.state.set(Arc::clone(&state));
-        tracing::info!("ready");
+        tracing::info!(url = %url(address), "ready");
         let served = runtime.block_on(serving);
         // Requests in the making may hold the state for longer; the engine's thread does not wait for
         // them.
@@ -125,6 +125,17 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// A link to open on this machine.
+fn url(address: SocketAddr) -> String {
+    let mut address = address;
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    format!("http://{address}")
 }
 
 /// Starts the thread that owns the engine; gives what requests to it share.

@@ -83,6 +83,9 @@ pub struct ModelInfo {
 pub struct ServeConfig {
     /// Keys, one of which every request must have; none are needed where there are none.
     pub api_keys: Vec<String>,
+    /// Host names that a server without keys answers to, beside `localhost` and addresses; `*` for
+    /// any.
+    pub allowed_hosts: Vec<String>,
     /// Most requests that wait.
     pub queue_max: usize,
     /// Most time a request may take.

@@ -111,6 +111,7 @@ impl ModelFlags {
         };
         let config = ServeConfig {
             api_keys: Vec::new(),
+            allowed_hosts: Vec::new(),
             queue_max: self.max_queued_requests,
             timeout: Duration::from_secs(24 * 3600),
             read_timeout: Duration::from_secs(30),

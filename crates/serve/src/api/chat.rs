@@ -16,7 +16,7 @@ use super::extract::{Body, Shared};
 use super::stream::{self, Sink};
 use super::tools::{self, Calling};
 use super::types::{ChatMessage, ChatRequest, Role};
-use super::{form_of, off_thread};
+use super::{form_of, off_thread, token_limit};
 use crate::ask::{Asked, TOP_LOGPROBS_MAX, Wanted};
 use crate::job::Client;
 use crate::state::State;
@@ -79,11 +79,12 @@ fn ask(
         let message = format!("at most {TOP_LOGPROBS_MAX} log-probabilities are given");
         return Err(ApiError::field("top_logprobs", message));
     }
-    let len_max = request.max_completion_tokens.or(request.max_tokens);
-    if len_max == Some(0) {
-        return Err(ApiError::field("max_tokens", "max_tokens is 0; expected 1 or more"));
-    }
-    let own = form_of(request.response_format.take());
+    let len_max = match (request.max_completion_tokens, request.max_tokens) {
+        (Some(tokens), _) => token_limit("max_completion_tokens", tokens)?,
+        (None, Some(tokens)) => token_limit("max_tokens", tokens)?,
+        (None, None) => None,
+    };
+    let own = form_of(request.response_format.take())?;
     let calling = Calling::new(request.tools.take(), request.tool_choice.take())?;
     let form = match (own, calling.form()?) {
         (Some(_), Some(_)) => {

@@ -12,7 +12,7 @@ use super::error::{ApiError, ErrorBody};
 use super::extract::{Body, Shared};
 use super::stream::{self, Sink};
 use super::types::{CompletionRequest, Prompt};
-use super::{form_of, off_thread};
+use super::{form_of, off_thread, token_limit};
 use crate::ask::{Asked, TOP_LOGPROBS_MAX, Wanted};
 use crate::job::Client;
 use crate::state::State;
@@ -76,14 +76,15 @@ fn ask(
         let message = format!("at most {TOP_LOGPROBS_MAX} log-probabilities are given");
         return Err(ApiError::field("logprobs", message));
     }
-    if request.max_tokens == Some(0) {
-        return Err(ApiError::field("max_tokens", "max_tokens is 0; expected 1 or more"));
-    }
+    let len_max = match request.max_tokens {
+        Some(tokens) => token_limit("max_tokens", tokens)?,
+        None => Some(LEN_DEFAULT),
+    };
     let wanted = Wanted {
         prompts,
-        len_max: Some(request.max_tokens.unwrap_or(LEN_DEFAULT)),
+        len_max,
         logprobs: request.logprobs,
-        form: form_of(request.response_format),
+        form: form_of(request.response_format)?,
     };
     state.ask(place, common, wanted)
 }

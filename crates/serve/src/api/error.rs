@@ -9,6 +9,9 @@ use utoipa::ToSchema;
 
 use crate::job::Failure;
 
+/// Most characters of a host name that are quoted: as many as one may have.
+const HOST_QUOTED_MAX: usize = 253;
+
 /// An error and its status.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
@@ -83,11 +86,29 @@ impl ApiError {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
     }
 
-    /// The key is missing or wrong.
+    /// There is no key.
     pub(crate) fn no_key() -> Self {
         let message = "this server wants an API key: send it as `Authorization: Bearer KEY`";
         Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
             .coded("invalid_api_key")
+    }
+
+    /// The key is none of the server's.
+    pub(crate) fn wrong_key() -> Self {
+        let message = "this API key is not valid here: send one of the server's (--api-key, \
+                       --api-key-file)";
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
+            .coded("invalid_api_key")
+    }
+
+    /// The server was taken for another host.
+    pub(crate) fn foreign_host(host: &str) -> Self {
+        let host: String = host.chars().take(HOST_QUOTED_MAX).collect();
+        let message = format!(
+            "this server has no API key and does not answer to the host name {host:?}: start it \
+             with --allowed-hosts {host} (or '*' for any) or with --api-key, or use its address"
+        );
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message).coded("host_not_allowed")
     }
 
     /// The queue is full.
@@ -183,7 +204,7 @@ impl IntoResponse for ApiError {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         // These do not wait for the body, so the line cannot be used for another request.
-        let early = [401, 404, 405, 408, 413, 415];
+        let early = [401, 403, 404, 405, 408, 413, 415];
         if early.contains(&self.status.as_u16()) {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

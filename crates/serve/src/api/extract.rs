@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
+use super::read::read;
 use crate::state::{Front, State};
 
 /// What all requests share, once there is a model.
@@ -26,6 +27,19 @@ where
     }
 }
 
+/// Whether the headers say JSON, or nothing. A browser must say so: what it sends without, it sends to
+/// any site that a page names, and asks none of them first.
+fn is_json(headers: &HeaderMap) -> bool {
+    match headers.get(header::CONTENT_TYPE) {
+        None => !headers.contains_key(header::ORIGIN),
+        Some(kind) => {
+            let kind = kind.to_str().unwrap_or_default();
+            let kind = kind.split(';').next().unwrap_or_default().trim();
+            kind.eq_ignore_ascii_case("application/json")
+        }
+    }
+}
+
 /// A body of JSON. Its type, its length and the time it takes to come are checked.
 pub(crate) struct Body<T>(pub(crate) T);
 
@@ -39,12 +53,7 @@ where
 
     async fn from_request(request: Request, front: &S) -> Result<Self, Self::Rejection> {
         let config = &Arc::<Front>::from_ref(front).config;
-        let json = request.headers().get(header::CONTENT_TYPE).is_none_or(|kind| {
-            let kind = kind.to_str().unwrap_or_default();
-            let kind = kind.split(';').next().unwrap_or_default().trim();
-            kind.eq_ignore_ascii_case("application/json")
-        });
-        if !json {
+        if !is_json(request.headers()) {
             let message = "the body must be JSON: send `Content-Type: application/json`";
             return Err(ApiError::body(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
@@ -69,6 +78,6 @@ where
             }
             Ok(Ok(bytes)) => bytes,
         };
-        serde_json::from_slice(&bytes).map(Self).map_err(ApiError::invalid)
+        read(&bytes).map(Self)
     }
 }

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use forerun_decode::{RuleChoice, Special, Token};
@@ -61,7 +62,7 @@ fn card(state: &State, name: &str) -> ModelCard {
 #[utoipa::path(
     get,
     path = "/v1/models",
-    responses((status = 200, body = Models), (status = 401, body = ErrorBody))
+    responses((status = 200, body = Models), (status = "4XX", body = ErrorBody))
 )]
 pub(crate) async fn models(Shared(state): Shared) -> Json<Models> {
     let data = state.model.names.iter().map(|name| card(&state, name)).collect();
@@ -77,8 +78,10 @@ pub(crate) async fn models(Shared(state): Shared) -> Json<Models> {
 )]
 pub(crate) async fn model(
     Shared(state): Shared,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelCard>, ApiError> {
+    let Path(name) =
+        name.map_err(|_| ApiError::field("model", "the model's name in the path is not UTF-8"))?;
     let names = &state.model.names;
     let known = names.contains(&name);
     known.then(|| Json(card(&state, &name))).ok_or_else(|| ApiError::no_model(&name, names))
@@ -363,7 +366,7 @@ pub(crate) async fn apply_template(
 #[utoipa::path(
     get,
     path = "/props",
-    responses((status = 200, body = Value), (status = 401, body = ErrorBody))
+    responses((status = 200, body = Value), (status = "4XX", body = ErrorBody))
 )]
 pub(crate) async fn props(Shared(state): Shared) -> Json<Value> {
     let (drafts, sampling) = (&state.drafts, &state.sampling);

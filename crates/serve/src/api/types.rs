@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// One or several of something.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+/// One string or several.
+#[derive(Debug, Clone, ToSchema)]
 #[serde(untagged)]
-pub(crate) enum OneOrMany<T> {
+pub(crate) enum OneOrMany {
     /// One.
-    One(T),
+    One(String),
     /// Several.
-    Many(Vec<T>),
+    Many(Vec<String>),
 }
 
-impl<T> OneOrMany<T> {
-    pub(crate) fn into_vec(self) -> Vec<T> {
+impl OneOrMany {
+    pub(crate) fn into_vec(self) -> Vec<String> {
         match self {
             Self::One(one) => vec![one],
             Self::Many(many) => many,
@@ -46,7 +46,7 @@ macro_rules! request {
             #[schema(minimum = 1, maximum = 16)]
             pub(crate) n: Option<u32>,
             /// Text that ends the answer and is not part of it.
-            pub(crate) stop: Option<OneOrMany<String>>,
+            pub(crate) stop: Option<OneOrMany>,
             /// Fixes the text; see `speculative.rule`.
             pub(crate) seed: Option<i64>,
             /// Added to the logits of single tokens, by id, -100 to 100.
@@ -151,10 +151,12 @@ request! {
     ChatRequest {
         /// The conversation.
         messages: Vec<ChatMessage>,
-        /// Most tokens of the answer; OpenAI's old name.
-        max_tokens: Option<u32>,
-        /// Most tokens of the answer.
-        max_completion_tokens: Option<u32>,
+        /// Most tokens of the answer, by OpenAI's old name; -1 for no limit.
+        #[schema(minimum = -1)]
+        max_tokens: Option<i64>,
+        /// Most tokens of the answer; -1 for no limit.
+        #[schema(minimum = -1)]
+        max_completion_tokens: Option<i64>,
         /// Whether log-probabilities of tokens are wanted.
         logprobs: Option<bool>,
         /// Of how many of the likeliest tokens beside, 0 to 20.
@@ -179,8 +181,9 @@ request! {
     CompletionRequest {
         /// The text, texts, tokens, or lists of tokens.
         prompt: Prompt,
-        /// Most tokens of the answer.
-        max_tokens: Option<u32>,
+        /// Most tokens of the answer; -1 for no limit.
+        #[schema(minimum = -1)]
+        max_tokens: Option<i64>,
         /// Of how many of the likeliest tokens log-probabilities are wanted, 0 to 20.
         #[schema(maximum = 20)]
         logprobs: Option<u32>,
@@ -273,7 +276,7 @@ pub(crate) enum Role {
 }
 
 /// What a message says.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Content {
     /// Text.
@@ -284,28 +287,35 @@ pub(crate) enum Content {
 
 /// A part of a message: only text can be read.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum ContentPart {
+#[serde(deny_unknown_fields)]
+pub(crate) struct ContentPart {
+    /// Always `text`.
+    #[serde(rename = "type")]
+    #[allow(dead_code, reason = "it has one value, which is checked in reading")]
+    pub(crate) kind: PartKind,
+    /// The text.
+    pub(crate) text: String,
+}
+
+/// The one kind of part.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PartKind {
     /// Text.
-    Text {
-        /// The text.
-        text: String,
-    },
+    Text,
 }
 
 impl Content {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
-            Self::Parts(parts) => {
-                parts.iter().map(|ContentPart::Text { text }| text.as_str()).collect()
-            }
+            Self::Parts(parts) => parts.iter().map(|part| part.text.as_str()).collect(),
         }
     }
 }
 
 /// A prompt: text, texts, tokens, or lists of tokens.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Prompt {
     /// A text.
@@ -330,17 +340,25 @@ pub(crate) struct StreamOptions {
 
 /// The form of an answer.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum ResponseFormat {
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResponseFormat {
+    /// Which.
+    #[serde(rename = "type")]
+    pub(crate) kind: FormatKind,
+    /// The schema of `json_schema`.
+    pub(crate) json_schema: Option<NamedSchema>,
+}
+
+/// The forms of answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FormatKind {
     /// Any text.
-    Text {},
+    Text,
     /// A JSON object.
-    JsonObject {},
+    JsonObject,
     /// JSON by a schema.
-    JsonSchema {
-        /// The schema.
-        json_schema: NamedSchema,
-    },
+    JsonSchema,
 }
 
 /// A schema and its name.
@@ -401,7 +419,7 @@ pub(crate) struct Speculative {
     /// Whether anything is drafted.
     pub(crate) enabled: Option<bool>,
     /// What drafts, of the server's drafters.
-    pub(crate) drafter: Option<OneOrMany<String>>,
+    pub(crate) drafter: Option<OneOrMany>,
     /// Tokens of a drafted path, at most the server's `--spec-draft-n-max`. Fixes it; without, as
     /// many as pay.
     #[schema(minimum = 1, maximum = 64)]
@@ -453,7 +471,7 @@ pub(crate) struct Function {
 }
 
 /// Whether a function is called.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum ToolChoice {
     /// `none`, `auto` or `required`.
