@@ -6,6 +6,7 @@
 
 mod fleet;
 mod replica;
+mod table;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,9 @@ const SCHEMA: u32 = 1;
 /// Seconds of an hour, and tokens that prices are given for.
 const HOUR_S: f64 = 3600.0;
 const MILLION: f64 = 1e6;
+
+/// Time before anything counts, as a share of the time that does.
+const WARM_UP: f64 = 0.2;
 
 /// What to simulate.
 #[derive(Debug, Clone, clap::Args)]
@@ -160,16 +164,19 @@ struct Row {
     /// `off`, `fixed` or `best`.
     drafting: &'static str,
     tokens_per_second: f64,
-    /// Of the same fleet without drafts.
-    speedup: f64,
-    first_token_s: [f64; 2],
-    token_s: [f64; 2],
-    request_s: [f64; 2],
+    /// Of the same fleet without drafts; nothing where that makes no tokens.
+    speedup: Option<f64>,
+    /// Requests that began and ended in the time that counts.
+    finished: usize,
+    /// The median and the 99th percentile of these; nothing where there are none.
+    first_token_s: Option<[f64; 2]>,
+    token_s: Option<[f64; 2]>,
+    request_s: Option<[f64; 2]>,
     busy: f64,
     hit_rate: f64,
     /// Requests that wait at the end: a fleet that keeps up has few.
     waiting: usize,
-    price_per_million_tokens: f64,
+    price_per_million_tokens: Option<f64>,
 }
 
 impl SimulateFlags {
@@ -199,7 +206,7 @@ impl SimulateFlags {
                     router_s: self.router_us / 1e6,
                     load_interval_s: self.load_interval,
                 };
-                let time = (0.2 * self.seconds, self.seconds);
+                let time = (WARM_UP * self.seconds, self.seconds);
                 let outcome = fleet::run(&fleet, &work, &pair, time, self.seed);
                 let rate = outcome.tokens as f64 / outcome.seconds;
                 plain = if kind == Drafting::Off { rate } else { plain };
@@ -209,9 +216,13 @@ impl SimulateFlags {
         let text = if self.json {
             serde_json::to_string_pretty(&serde_json::json!({ "setting": name, "fleets": rows }))?
         } else {
-            format!("Drafts as {name}.\n\n{}", table(&rows))
+            format!("{}\n\n{}", self.heading(&name), table::table(&rows))
         };
-        Screen::new(&OutputConfig::notes()).result(&text)?;
+        let mut screen = Screen::new(&OutputConfig::notes());
+        screen.result(text.trim_end())?;
+        if rows.iter().any(|row| row.finished == 0) {
+            screen.warn("no request finished in the simulated time; raise --seconds");
+        }
         Ok(ExitCode::SUCCESS)
     }
 
@@ -231,6 +242,41 @@ impl SimulateFlags {
             bail!("--think, --router-us and --load-interval must be 0 or more");
         }
         Ok(())
+    }
+
+    /// What is simulated, in a few lines.
+    fn heading(&self, setting: &str) -> String {
+        let many = |count: usize, what: &str| {
+            format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+        };
+        let load = match self.rate {
+            Some(rate) => format!("{rate} conversations begin each second"),
+            None => format!("{} at once", many(self.users, "user")),
+        };
+        let talk = format!(
+            "{} a conversation, {} s of reading between them",
+            many(self.turns, "request"),
+            self.think
+        );
+        let lengths = match &self.lengths {
+            Some(path) => format!("lengths from {}", path.display()),
+            None => {
+                format!("prompts of {} tokens, answers of {}", self.prompt_len, self.output_len)
+            }
+        };
+        let policy = match self.policy {
+            Policy::CacheAware => "cache-aware",
+            Policy::RoundRobin => "round-robin",
+        };
+        format!(
+            "Simulated: {} s after {} s of warm-up; {load}\n  {talk}\n  {lengths}\n  {} a replica, \
+             {policy} routing\nDrafts: off; fixed, as {setting:?} at temperature {};\n  best, the \
+             length that makes the most tokens a second",
+            self.seconds,
+            WARM_UP * self.seconds,
+            many(self.parallel, "slot"),
+            self.temp
+        )
     }
 
     fn workload(&self) -> anyhow::Result<Workload> {
@@ -254,14 +300,16 @@ impl SimulateFlags {
             replicas,
             drafting,
             tokens_per_second: rate,
-            speedup: rate / plain,
+            speedup: (plain > 0.0).then_some(rate / plain),
+            finished: of.whole_s.len(),
             first_token_s: spread(&of.first_s),
             token_s: spread(&of.token_s),
             request_s: spread(&of.whole_s),
             busy: of.busy,
             hit_rate: of.hit_rate,
             waiting: of.waiting,
-            price_per_million_tokens: replicas as f64 * self.price / HOUR_S / rate * MILLION,
+            price_per_million_tokens: (rate > 0.0)
+                .then(|| replicas as f64 * self.price / HOUR_S / rate * MILLION),
         }
     }
 }
@@ -354,39 +402,11 @@ fn lengths(path: &Path) -> anyhow::Result<Vec<(usize, usize)>> {
 }
 
 /// The middle, and what one in a hundred exceeds.
-fn spread(times: &[f64]) -> [f64; 2] {
+fn spread(times: &[f64]) -> Option<[f64; 2]> {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
-    [50, 99].map(|percent| {
-        let at = (sorted.len() * percent).div_ceil(100);
-        sorted.get(at.saturating_sub(1)).copied().unwrap_or(0.0)
-    })
-}
-
-fn table(rows: &[Row]) -> String {
-    let mut text =
-        "| replicas | drafts | tokens/s | of plain | first token p50, p99 (s) | token p50, \
-                    p99 (ms) | request p50, p99 (s) | busy | cached | waiting | per million \
-                    |\n|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
-            .to_owned();
-    for row in rows {
-        let [first, first_99] = row.first_token_s;
-        let [token, token_99] = row.token_s.map(|seconds| 1e3 * seconds);
-        let [whole, whole_99] = row.request_s;
-        text += &format!(
-            "| {} | {} | {:.1} | {:.2} | {first:.2}, {first_99:.2} | {token:.0}, {token_99:.0} | \
-             {whole:.1}, {whole_99:.1} | {:.2} | {:.2} | {} | {:.2} |\n",
-            row.replicas,
-            row.drafting,
-            row.tokens_per_second,
-            row.speedup,
-            row.busy,
-            row.hit_rate,
-            row.waiting,
-            row.price_per_million_tokens,
-        );
-    }
-    text
+    let at = |percent: usize| (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    (!sorted.is_empty()).then(|| [50, 99].map(|percent| sorted[at(percent)]))
 }
 
 #[cfg(test)]
@@ -438,7 +458,8 @@ mod tests {
     #[test]
     fn spreads_are_those_of_the_sorted_times() {
         let times: Vec<f64> = (1..=200).rev().map(f64::from).collect();
-        assert_eq!(spread(&times), [100.0, 198.0]);
-        assert_eq!(spread(&[3.0]), [3.0, 3.0]);
+        assert_eq!(spread(&times), Some([100.0, 198.0]));
+        assert_eq!(spread(&[3.0]), Some([3.0, 3.0]));
+        assert_eq!(spread(&[]), None);
     }
 }

@@ -115,6 +115,9 @@ struct Run<'a> {
     router_free: f64,
     /// What replicas said last of how busy they are.
     reported: Vec<usize>,
+    /// From when to when it counts what replicas do, and the seconds they worked within.
+    counted: (f64, f64),
+    busy_s: f64,
 }
 
 /// Seconds that can be ordered; none is a NaN.
@@ -157,6 +160,8 @@ pub(super) fn run(
         next: 0,
         router_free: 0.0,
         reported: vec![0; fleet.replicas],
+        counted: (warm_up_s, warm_up_s + seconds),
+        busy_s: 0.0,
     };
     if fleet.load_interval_s > 0.0 {
         run.at(0.0, Event::Polls);
@@ -166,7 +171,7 @@ pub(super) fn run(
         Arrivals::Rate(..) => run.at(0.0, Event::Begins),
     }
     let mut outcome = Outcome { seconds, ..Outcome::default() };
-    let mut before = (0, 0.0, 0, 0);
+    let mut before = (0, 0, 0);
     let mut warm = false;
     while let Some(Reverse((Time(now), _, event))) = run.queue.pop() {
         if !warm && now >= warm_up_s {
@@ -187,8 +192,8 @@ pub(super) fn run(
     }
     let after = run.sums();
     outcome.tokens = after.0 - before.0;
-    outcome.busy = (after.1 - before.1) / (seconds * fleet.replicas as f64);
-    outcome.hit_rate = (after.2 - before.2) as f64 / (after.3 - before.3).max(1) as f64;
+    outcome.busy = run.busy_s / (seconds * fleet.replicas as f64);
+    outcome.hit_rate = (after.1 - before.1) as f64 / (after.2 - before.2).max(1) as f64;
     outcome.waiting = run.replicas.iter().map(|it| it.load().saturating_sub(fleet.slots)).sum();
     outcome
 }
@@ -209,10 +214,10 @@ impl Run<'_> {
         -mean * (1.0 - unit(&mut self.chance)).ln()
     }
 
-    /// Tokens made, seconds worked, prompt tokens cached, prompt tokens.
-    fn sums(&self) -> (usize, f64, usize, usize) {
-        self.replicas.iter().fold((0, 0.0, 0, 0), |sum, it| {
-            (sum.0 + it.tokens, sum.1 + it.busy_s, sum.2 + it.hits, sum.3 + it.prompt_tokens)
+    /// Tokens made, prompt tokens cached, prompt tokens.
+    fn sums(&self) -> (usize, usize, usize) {
+        self.replicas.iter().fold((0, 0, 0), |sum, it| {
+            (sum.0 + it.tokens, sum.1 + it.hits, sum.2 + it.prompt_tokens)
         })
     }
 
@@ -288,6 +293,9 @@ impl Run<'_> {
         let plan = self.replicas[replica].begin(self.pair, self.fleet.drafting, shared);
         self.rounds[replica] = plan;
         if let Some(plan) = plan {
+            // A round that begins before the count or ends after it is counted in part.
+            let (from, to) = self.counted;
+            self.busy_s += ((now + plan.seconds).min(to) - now.max(from)).max(0.0);
             self.at(now + plan.seconds, Event::Round(replica));
         }
     }
@@ -362,6 +370,24 @@ mod tests {
         assert!((outcome.tokens as f64 / 200.0 / 80.0 - 1.0).abs() < 0.05, "{outcome:?}");
         assert!((outcome.busy - 1.0).abs() < 0.01 && outcome.waiting == 0);
         assert!(outcome.first_s.iter().all(|first| *first < 0.21), "{:?}", outcome.first_s);
+    }
+
+    #[test]
+    fn no_replica_works_longer_than_there_is_time() {
+        // A prompt takes longer to read than is simulated: the only round begins before it is counted
+        // and ends after that.
+        let slow = Pair { target: CostCurve::new([(1, 50.0), (64, 50.0)]), ..pair() };
+        let work = work(Arrivals::Users(8, 0.0), 1);
+        for time in [(1.0, 5.0), (20.0, 60.0), (0.2, 1.0)] {
+            let outcome = super::run(&fleet(1), &work, &slow, time, 1);
+            assert!((outcome.busy - 1.0).abs() < 1e-9, "{time:?}: {outcome:?}");
+        }
+        let idle = super::run(&fleet(4), &work_of_one(), &slow, (1.0, 5.0), 1);
+        assert!((idle.busy - 0.25).abs() < 1e-9, "{idle:?}");
+    }
+
+    fn work_of_one() -> Workload {
+        work(Arrivals::Users(1, 0.0), 1)
     }
 
     #[test]

@@ -110,8 +110,6 @@ pub(super) struct Replica {
     waiting: VecDeque<Text>,
     /// Users whose texts are cached and how long those are, the longest unused first.
     cached: VecDeque<(usize, usize)>,
-    /// Seconds in rounds.
-    pub(super) busy_s: f64,
     /// Prompt tokens, those that were cached, and those made.
     pub(super) prompt_tokens: usize,
     pub(super) hits: usize,
@@ -125,7 +123,6 @@ impl Replica {
             active: Vec::new(),
             waiting: VecDeque::new(),
             cached: VecDeque::new(),
-            busy_s: 0.0,
             prompt_tokens: 0,
             hits: 0,
             tokens: 0,
@@ -183,7 +180,6 @@ impl Replica {
                 }
             }
         }
-        self.busy_s += seconds;
         Some(RoundPlan { seconds, read, len })
     }
 
