@@ -51,10 +51,10 @@ def between(server: Server, change: Callable[[Body], None]) -> Iterator[str]:
 
 
 def test_a_right_server_passes(server: Server, tmp_path: Path) -> None:
-    code, certificate = certified(tmp_path, server.url, "--pairs", "96", "--temp", "1", "-n", "6")
+    code, certificate = certified(tmp_path, server.url, "--power", "0.3", "--temp", "1", "-n", "6")
     assert (code, certificate["verdict"]) == (0, "passed"), certificate
     found = certificate["server"]
-    assert found["pairs"] == 96 and found["drafted"] > 0 and found["rule"] == "block", found
+    assert found["ended"] == "power" and found["pairs"] == 96 and found["drafted"] > 0 and found["rule"] == "block", found
     assert found["says_lossless"] is True and found["smallest_difference"] < 0.5, found
     assert found["greedy_same"] == found["greedy"], found
 
@@ -63,7 +63,14 @@ def test_a_server_that_drafts_nothing_is_not_certified(server: Server, tmp_path:
     flags = ["--pairs", "16", "-n", "4", "--on", '{"speculative": {"enabled": true}}', "--off", "{}"]
     with between(server, lambda body: body.update(speculative={"enabled": False})) as url:
         code, certificate = certified(tmp_path, url, *flags)
-    assert code == 1 and certificate["server"]["tested"] is False, certificate
+    assert (code, certificate["verdict"]) == (3, "inconclusive"), certificate
+    assert certificate["server"]["tested"] is False, certificate
+
+
+def test_a_server_that_was_asked_too_little_is_inconclusive(server: Server, tmp_path: Path) -> None:
+    code, certificate = certified(tmp_path, server.url, "--pairs", "16", "-n", "4")
+    assert (code, certificate["verdict"]) == (3, "inconclusive"), certificate
+    assert certificate["server"]["ended"] == "pairs", certificate["server"]
 
 
 def test_a_server_that_forgets_penalties_fails(server: Server, tmp_path: Path) -> None:

@@ -22,25 +22,30 @@ mod users;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 use crate::flags::OutputConfig;
 use crate::interrupt::{EXIT_CODE, Interrupt};
 use crate::machine::{self, ModelFile};
+use crate::progress::{Outline, Progress};
 use crate::prompts::{self, Prompt};
+use crate::span::{Limit, Span};
 use crate::terminal::Screen;
 
 pub(crate) use flags::BenchFlags;
 use flags::{BenchConfig, LocalConfig, Place, ServerConfig};
+pub(crate) use interval::{Interval, pairs, speedup};
 use journal::Journal;
 use models::{Models, Wanted};
 use plan::Ended;
-use record::{Config, Measure, PromptRecord, SCHEMA, Setting};
+pub(crate) use record::Measure;
+use record::{Config, PromptRecord, SCHEMA, Setting};
 use report::{Curve, Report};
 use session::Session;
-use users::Users;
+use summary::count;
+use users::{Address, Users};
 
 /// The files of a run.
 struct Files {
@@ -91,14 +96,26 @@ fn bench(
     interrupt: &Interrupt,
     screen: &mut Screen,
 ) -> anyhow::Result<ExitCode> {
-    let started = Instant::now();
-    let run = Run { started, config: &config, interrupt };
-    let (report, failure) = match &config.place {
-        Place::Local(local) => run.models(local, screen)?,
-        Place::Server(server) => run.server(server, screen)?,
+    let limit = Limit::from_now(Duration::from_secs_f64(config.stop.time_limit_s));
+    interrupt.expire_after(limit.time);
+    let progress = screen.progress();
+    let run = Run { limit, config: &config, interrupt, progress: progress.clone() };
+    let outcome = match &config.place {
+        Place::Local(local) => run.models(local, screen),
+        Place::Server(server) => run.server(server, screen),
+    };
+    progress.end();
+    let nothing = || {
+        let span = Span::from(limit.time);
+        format!("the time limit of {span} was over before a text was measured: raise --time-limit")
+    };
+    let (report, failure) = match outcome {
+        Err(_) if limit.share() >= 1.0 => bail!(nothing()),
+        outcome => outcome?,
     };
     if report.measures.is_empty() {
         failure?;
+        ensure!(!interrupt.is_expired(), nothing());
         return Ok(ExitCode::from(EXIT_CODE));
     }
     write(&config.files, &report)?;
@@ -123,9 +140,10 @@ type Outcome = (Report, anyhow::Result<()>);
 
 /// One call of the command.
 struct Run<'a> {
-    started: Instant,
+    limit: Limit,
     config: &'a BenchConfig,
     interrupt: &'a Interrupt,
+    progress: Progress,
 }
 
 impl Run<'_> {
@@ -133,8 +151,14 @@ impl Run<'_> {
     fn models(&self, local: &LocalConfig, screen: &mut Screen) -> anyhow::Result<Outcome> {
         let config = self.config;
         let prompts = self.prompts()?;
-        let hash = |path: &PathBuf| machine::model_file(path, self.interrupt);
+        let hash = |path: &PathBuf| machine::model_file(path, self.interrupt, &self.progress);
         let product = local.axes.product()?;
+        self.begin(
+            ("load", format!("hash and load {}", count(1 + local.files.len(), "model"))),
+            "the cost of passes, and a short text by each setting",
+            (product.settings.len(), prompts.len()),
+        );
+        self.progress.expect_files(2 * (1 + local.files.len()));
         let target = hash(&local.target.path)?;
         let drafters: Vec<ModelFile> =
             local.files.iter().map(hash).collect::<anyhow::Result<_>>()?;
@@ -159,9 +183,11 @@ impl Run<'_> {
             ..self.record()
         };
         let known = self.journal(&record)?;
-        screen.note("warming up");
+        self.progress.phase(1);
         let mut models = Models::start(loaded, &record, self.interrupt)?;
-        let mut session = Session::new(record, known, self.started, self.interrupt);
+        self.progress.phase(2);
+        let timed = (self.limit, self.progress.clone());
+        let mut session = Session::new(record, known, timed, self.interrupt);
         let ended = session.run(&mut models, screen);
         Ok(outcome(session, models.curves(), ended))
     }
@@ -170,7 +196,11 @@ impl Run<'_> {
     fn server(&self, server: &ServerConfig, screen: &mut Screen) -> anyhow::Result<Outcome> {
         let prompts = self.prompts()?;
         let prompt_records = records(&prompts);
-        let mut users = Users::meet(server.address.clone(), prompts)?;
+        let settings = 2 * server.users.len();
+        let meet = ("meet", "ask the server what it can do".to_owned());
+        self.begin(meet, "every prompt once", (settings, prompts.len()));
+        let until = Some(self.limit.at(1.0));
+        let mut users = Users::meet(Address { until, ..server.address.clone() }, prompts)?;
         let record = Config {
             server: Some(users.record.clone()),
             prompts: prompt_records,
@@ -178,11 +208,42 @@ impl Run<'_> {
             ..self.record()
         };
         let known = self.journal(&record)?;
-        screen.note("warming up");
-        users.warm_up(self.interrupt)?;
-        let mut session = Session::new(record, known, self.started, self.interrupt);
+        self.progress.phase(1);
+        users.warm_up(self.interrupt, &self.progress)?;
+        self.progress.phase(2);
+        let timed = (self.limit, self.progress.clone());
+        let mut session = Session::new(record, known, timed, self.interrupt);
         let ended = session.run(&mut users, screen);
         Ok(outcome(session, Vec::new(), ended))
+    }
+
+    /// Says what is going to happen.
+    fn begin(
+        &self,
+        first: (&'static str, String),
+        warm_up: &str,
+        (settings, prompts): (usize, usize),
+    ) {
+        let config = self.config;
+        let measured = format!(
+            "{}, {}, up to {}, {}",
+            count(settings, "setting"),
+            count(config.temperatures.len(), "temperature"),
+            count(prompts, "prompt"),
+            count(config.stop.repeats, "repeat"),
+        );
+        let shorter = if config.quick { "" } else { "--quick (4 minutes), " };
+        self.progress.begin(&Outline {
+            command: "bench",
+            phases: vec![first, ("warm-up", warm_up.to_owned()), ("measurement", measured)],
+            limit: self.limit,
+            notes: vec![format!(
+                "It ends earlier once every interval reaches no further than {} %, or after all \
+                 repeats.\nCtrl-C ends it with what was measured; --resume goes on.\nShorter: \
+                 {shorter}--time-limit TIME.",
+                100.0 * config.stop.precision
+            )],
+        });
     }
 
     /// The prompts that may be decoded, in the order they would be.

@@ -3,169 +3,56 @@
 //!
 //! Four parts: the rule by enumeration, the decoder by tests on texts, the engine by comparing rows,
 //! a server by its answers. What was tested, what would have been found and the verdict go into a
-//! certificate.
+//! certificate. A test that ended before it could find as little as was asked for is inconclusive.
 
 mod broken;
 mod certificate;
 mod decoder;
+mod flags;
+mod lab;
 mod law;
 mod pairs;
 mod rule;
 mod server;
 mod writer;
 
-use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
-use forerun_decode::{
-    Decoder, Drift, Engine, NgramDrafter, Plan, RuleChoice, Special, SuffixDrafter, Token,
-    Tokenizer, VocabMap, drift,
-};
-use forerun_llama::{EngineOptions, Model};
-use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Map, Value, json};
+use anyhow::{Context, ensure};
+use forerun_decode::{Decoder, Plan, RuleChoice, Special, Token, Tokenizer};
+use forerun_llama::Model;
+use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::flags::{
-    ConfigError, ContextLen, DraftConfig, DraftFlags, DrafterConfig, EngineFlags, ModelConfig,
-    OutputConfig, SamplingConfig, SamplingFlags,
-};
+use crate::flags::{DraftConfig, DrafterConfig, OutputConfig};
 use crate::interrupt::{EXIT_CODE, Interrupt};
 use crate::load::{self, Loaded, Wanted};
 use crate::machine;
+use crate::progress::{Outline, Progress};
 use crate::prompts::{self, Prompt};
+use crate::span::Span;
 use crate::terminal::Screen;
 
 use broken::{Fault, PenaltiesAtRoot};
-use certificate::Certificate;
-use decoder::{DecoderTest, Limits};
+use certificate::{Certificate, Verdict};
+use decoder::DecoderTest;
+pub(crate) use flags::CertifyFlags;
+use flags::{CertifyConfig, ModelSubject, ServerSubject, Subject};
+use lab::Lab;
 use rule::InUse;
 use server::ServerTest;
-use writer::{Reader, Scorer, Suspect, Writer};
-
-/// Positions at which rows are compared.
-const DRIFT_POSITIONS: usize = 24;
+use writer::{Scorer, Writer};
 
 /// Most prompts of one test: each has a slot of its own that holds it.
 const PROMPTS_MAX: usize = 8;
 
-/// Tokens of context each text gets unless told otherwise.
-const CONTEXT_LEN: u32 = 512;
+/// When the engine's rows must have been compared, as a share of the time limit: texts decide, and
+/// get the rest.
+const DRIFT_END: f64 = 0.25;
 
-/// What to certify, as given.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct CertifyFlags {
-    /// GGUF file of the target
-    #[arg(short, long, env = "LLAMA_ARG_MODEL", value_name = "FILE")]
-    #[arg(required_unless_present = "url", conflicts_with = "url")]
-    model: Option<PathBuf>,
-    /// Address of a server to certify instead, ours or any OpenAI-compatible one
-    #[arg(long, value_name = "URL", conflicts_with_all = ["EngineFlags", "DraftFlags"])]
-    url: Option<String>,
-    /// Address of the same model without speculation, where the server cannot switch it off for a
-    /// request
-    #[arg(long, value_name = "URL", requires = "url")]
-    plain_url: Option<String>,
-    /// Fields of requests with speculation, as JSON [default: for Forerun, drafts of 4 tokens]
-    #[arg(long, value_name = "JSON", requires = "url")]
-    on: Option<String>,
-    /// Fields of requests without [default: {"speculative": {"enabled": false}}, or none with
-    /// --plain-url]
-    #[arg(long, value_name = "JSON", requires = "url")]
-    off: Option<String>,
-    /// Key for the server
-    #[arg(
-        long,
-        env = "OPENAI_API_KEY",
-        hide_env_values = true,
-        value_name = "KEY",
-        requires = "url"
-    )]
-    api_key: Option<String>,
-    /// The model's name at the server, where it wants one
-    #[arg(long, value_name = "NAME", requires = "url")]
-    model_name: Option<String>,
-    /// Requests under way at once [default: 4]
-    #[arg(long, value_name = "N", requires = "url")]
-    concurrency: Option<usize>,
-    /// Most pairs of texts that are asked of a server [default: 2000]
-    #[arg(long, value_name = "N", requires = "url")]
-    pairs: Option<u64>,
-    /// File of prompts: a JSON object with "prompt" on each line, or a prompt on each line; the
-    /// first eight are used [default: five built-in ones]
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
-    /// How often a right decoder may fail
-    #[arg(long, default_value_t = 0.001, value_name = "P")]
-    false_alarm: f64,
-    /// Stop once a share of wrong tokens this small would have been found [default: 0.01, or never
-    /// with --broken]
-    #[arg(long, value_name = "P", conflicts_with_all = ["url", "broken"])]
-    power: Option<f64>,
-    /// Stop after so many seconds
-    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
-    time_limit: u64,
-    /// Tokens of each text [default: 32; 12 of a server's]
-    #[arg(short = 'n', long, value_name = "N")]
-    predict: Option<usize>,
-    /// Texts made at once [default: 16]
-    #[arg(long, value_name = "N", conflicts_with = "url")]
-    parallel: Option<u32>,
-    /// Break the decoder on purpose, to see the certificate fail
-    #[arg(long, value_name = "FAULT", conflicts_with = "url")]
-    broken: Option<Fault>,
-    /// Where the certificate goes as a page
-    #[arg(long, default_value = "certificate.html", value_name = "FILE")]
-    out: PathBuf,
-    /// Where it goes as JSON [default: beside the page]
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    #[command(flatten)]
-    engine: EngineFlags,
-    #[command(flatten)]
-    draft: DraftFlags,
-    #[command(flatten)]
-    sampling: SamplingFlags,
-}
-
-/// The same, checked.
-struct CertifyConfig {
-    subject: Subject,
-    prompts: Option<PathBuf>,
-    sampling: SamplingConfig,
-    limits: Limits,
-    out: PathBuf,
-    json: PathBuf,
-}
-
-/// What is certified.
-enum Subject {
-    Model(Box<ModelSubject>),
-    Server(Box<ServerSubject>),
-}
-
-/// A decoder in this process.
-struct ModelSubject {
-    target: ModelConfig,
-    context: ContextLen,
-    draft: DraftConfig,
-    slots: NonZeroU32,
-    broken: Option<Fault>,
-}
-
-/// Somebody's server.
-struct ServerSubject {
-    on: Client,
-    off: Client,
-    on_body: Map<String, Value>,
-    off_body: Map<String, Value>,
-    model: Option<String>,
-    users: usize,
-    pairs_max: u64,
-}
+/// What the program ends with where nothing wrong was found but too little was tested. 2 is for
+/// command lines that cannot be read.
+const INCONCLUSIVE: u8 = 3;
 
 impl CertifyFlags {
     /// Runs the command.
@@ -174,119 +61,26 @@ impl CertifyFlags {
         let interrupt = Interrupt::install()?;
         interrupt.or_stopped(certify(&config, &interrupt))
     }
-
-    fn resolve(self) -> anyhow::Result<CertifyConfig> {
-        let share = |flag: &'static str, value: f64| {
-            if value > 0.0 && value < 1.0 {
-                return Ok(value);
-            }
-            let expected = "above 0 and below 1".to_owned();
-            Err(ConfigError::OutOfRange { flag, value: value.to_string(), expected })
-        };
-        let of_server = self.url.is_some();
-        let text_len = self.predict.unwrap_or(if of_server { 12 } else { 32 });
-        if !(2..=256).contains(&text_len) {
-            let (flag, value) = ("--predict", text_len.to_string());
-            Err(ConfigError::OutOfRange { flag, value, expected: "2 to 256".to_owned() })?;
-        }
-        // What is broken is to be found, however long it takes.
-        let power = match self.power {
-            None if self.broken.is_some() => 0.0,
-            power => share("--power", power.unwrap_or(0.01))?,
-        };
-        let limits = Limits {
-            false_alarm: share("--false-alarm", self.false_alarm)?,
-            power,
-            time: Duration::from_secs(self.time_limit),
-            text_len,
-        };
-        let json = self.json.clone().unwrap_or_else(|| self.out.with_extension("json"));
-        let (prompts, out) = (self.prompts.clone(), self.out.clone());
-        let sampling = self.sampling.clone().resolve()?;
-        let subject = match (&self.url, &self.model) {
-            (Some(url), _) => Subject::Server(Box::new(self.server(url)?)),
-            (None, Some(model)) => Subject::Model(Box::new(self.clone().local(model.clone())?)),
-            (None, None) => unreachable!("clap wants one of them"),
-        };
-        Ok(CertifyConfig { subject, prompts, sampling, limits, out, json })
-    }
-
-    fn local(self, model: PathBuf) -> anyhow::Result<ModelSubject> {
-        let (target, context) = self.engine.resolve(model)?;
-        let context = match context {
-            ContextLen::AtMost(len) => {
-                ContextLen::AtMost(len.min(NonZeroU32::new(CONTEXT_LEN).unwrap_or(len)))
-            }
-            other => other,
-        };
-        // Always drafted for, so that what is tested is speculation and not the choice against it.
-        let draft = self.draft.resolve(&target, true)?;
-        ensure!(
-            !draft.drafters.is_empty(),
-            "nothing drafts, so there is nothing to certify: add --spec-draft-model FILE or --spec-type"
-        );
-        if let Some(fault) = self.broken {
-            let one_model = matches!(draft.drafters.as_slice(), [DrafterConfig::Model(_)]);
-            ensure!(
-                one_model && draft.width.get() == 1 && draft.rule == RuleChoice::Block,
-                "{} can be shown with one path of a draft model under --verify block: leave out other \
-                 drafters, paths and rules",
-                fault.about()
-            );
-        }
-        let slots = within("--parallel", self.parallel.map_or(16, u64::from))?;
-        let slots = u32::try_from(slots).ok().and_then(NonZeroU32::new).context("64 at most")?;
-        Ok(ModelSubject { target, context, draft, slots, broken: self.broken })
-    }
-
-    fn server(&self, url: &str) -> anyhow::Result<ServerSubject> {
-        let client = |url: &str| Client::new(url, self.api_key.clone(), server::ANSWER);
-        let on = client(url)?;
-        let off = self.plain_url.as_deref().map_or_else(|| Ok(on.clone()), client)?;
-        let fields = |text: &Option<String>, flag: &str| -> anyhow::Result<Option<Map<_, _>>> {
-            let Some(text) = text else { return Ok(None) };
-            let value: Value = serde_json::from_str(text).with_context(|| flag.to_owned())?;
-            let Value::Object(fields) = value else { bail!("{flag} is no JSON object: {text}") };
-            Ok(Some(fields))
-        };
-        let object = |value: Value| value.as_object().cloned().unwrap_or_default();
-        let (on_said, off_said) = (fields(&self.on, "--on")?, fields(&self.off, "--off")?);
-        // Only Forerun knows the field; others would refuse or ignore it.
-        let ours = on_said.is_none() && off_said.is_none() && self.plain_url.is_none();
-        let on_default = if ours { json!({ "speculative": { "length": 4 } }) } else { json!({}) };
-        let off_default =
-            if ours { json!({ "speculative": { "enabled": false } }) } else { json!({}) };
-        Ok(ServerSubject {
-            on,
-            off,
-            on_body: on_said.unwrap_or_else(|| object(on_default)),
-            off_body: off_said.unwrap_or_else(|| object(off_default)),
-            model: self.model_name.clone(),
-            users: usize::try_from(within(
-                "--concurrency",
-                self.concurrency.map_or(4, |n| n as u64),
-            )?)?,
-            pairs_max: self.pairs.unwrap_or(2000),
-        })
-    }
-}
-
-/// How many at once.
-fn within(flag: &'static str, value: u64) -> Result<u64, ConfigError> {
-    if (1..=64).contains(&value) {
-        return Ok(value);
-    }
-    let expected = "1 to 64".to_owned();
-    Err(ConfigError::OutOfRange { flag, value: value.to_string(), expected })
 }
 
 fn certify(config: &CertifyConfig, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     let mut screen = Screen::new(&OutputConfig::notes());
     let read = config.prompts.as_deref().map_or_else(|| Ok(prompts::few()), prompts::file)?;
     let prompts: Vec<Prompt> = read.into_iter().take(PROMPTS_MAX).collect();
+    let run = Run { config, prompts: &prompts, interrupt, progress: screen.progress() };
+    interrupt.expire_after(config.limits.limit.time);
+    run.progress.begin(&outline(config));
     let certificate = match &config.subject {
-        Subject::Model(subject) => of_model(config, subject, &prompts, interrupt, &mut screen)?,
-        Subject::Server(subject) => of_server(config, subject, &prompts, interrupt)?,
+        Subject::Model(subject) => run.model(subject, &mut screen),
+        Subject::Server(subject) => run.server(subject),
+    };
+    run.progress.end();
+    let certificate = match certificate {
+        Err(_) if interrupt.is_pressed() && !interrupt.is_expired() => {
+            screen.note("interrupted before anything was tested: there is no certificate");
+            return Ok(ExitCode::from(EXIT_CODE));
+        }
+        certificate => certificate?,
     };
     let write = |path: &Path, text: &str| {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
@@ -295,114 +89,208 @@ fn certify(config: &CertifyConfig, interrupt: &Interrupt) -> anyhow::Result<Exit
     write(&config.json, &format!("{:#}\n", certificate.json()))?;
     screen.result(&certificate.text())?;
     screen.note(&format!("written to {} and {}", config.out.display(), config.json.display()));
-    Ok(match (certificate.is_interrupted(), certificate.passed()) {
-        (true, true) => ExitCode::from(EXIT_CODE),
-        (_, true) => ExitCode::SUCCESS,
-        (_, false) => ExitCode::FAILURE,
+    Ok(match certificate.verdict() {
+        Verdict::Passed => ExitCode::SUCCESS,
+        Verdict::Failed => ExitCode::FAILURE,
+        Verdict::Inconclusive => ExitCode::from(INCONCLUSIVE),
     })
 }
 
-fn of_server(
-    config: &CertifyConfig,
-    subject: &ServerSubject,
-    prompts: &[Prompt],
-    interrupt: &Interrupt,
-) -> anyhow::Result<Certificate> {
-    let test = ServerTest {
-        on: subject.on.clone(),
-        off: subject.off.clone(),
-        on_body: subject.on_body.clone(),
-        off_body: subject.off_body.clone(),
-        model: subject.model.clone(),
-        prompts,
-        sampling: &config.sampling,
-        users: subject.users,
-        limits: config.limits,
-        pairs_max: subject.pairs_max,
-        interrupt,
+/// What is going to be tested, and until when.
+fn outline(config: &CertifyConfig) -> Outline {
+    let percent = 100.0 * config.limits.power;
+    let (phases, enough) = match &config.subject {
+        Subject::Server(_) => (
+            vec![
+                ("greedy", "every prompt with speculation on and off at temperature 0".to_owned()),
+                (
+                    "texts",
+                    format!("pairs of texts, until {percent} % of difference would be found"),
+                ),
+            ],
+            "It ends earlier if something wrong is proved or enough was tested",
+        ),
+        Subject::Model(_) => (
+            vec![
+                ("rule", "every draft and verdict on small models, by enumeration".to_owned()),
+                ("load", "hash and load the models".to_owned()),
+                ("engine", "rows in blocks against rows one by one".to_owned()),
+                (
+                    "texts",
+                    format!("drafted texts, until {percent} % of wrong tokens would be found"),
+                ),
+            ],
+            "It ends earlier if something wrong is proved or enough was tested",
+        ),
     };
-    let bar = bar(config.limits.time);
-    let found = test.run(&bar);
-    bar.finish_and_clear();
-    Ok(Certificate {
-        about: about(&[], interrupt)?,
-        settings: settings(config, json!({ "prompts": prompts.len() })),
-        broken: None,
-        false_alarm: config.limits.false_alarm,
-        rule: None,
-        decoder: None,
-        drift: Vec::new(),
-        server: Some(found?),
-    })
-}
-
-fn of_model(
-    config: &CertifyConfig,
-    subject: &ModelSubject,
-    prompts: &[Prompt],
-    interrupt: &Interrupt,
-    screen: &mut Screen,
-) -> anyhow::Result<Certificate> {
-    let draft = &subject.draft;
-    let verification = subject.broken.and_then(Fault::rule);
-    let verification = verification.unwrap_or_else(|| draft.rule.verification(0));
-    let proof = in_use(draft).prove(&verification).context("the rule refuses these drafts")?;
-    let sampling = &config.sampling;
-    let wanted = Wanted {
-        target: &subject.target,
-        context: subject.context,
-        draft,
-        sampling,
-        gpu_missing: false,
-        slots: subject.slots,
-        predictions: false,
-    };
-    let Loaded { mut decoder, model, sampling, .. } =
-        load::load_for(&wanted, interrupt, screen, |engine| match subject.broken {
-            Some(Fault::Penalties) => {
-                Box::new(PenaltiesAtRoot::new(engine, config.sampling.sampling.clone()))
-            }
-            _ => engine,
-        })?;
-    ensure!(
-        subject.broken != Some(Fault::Penalties) || sampling.needs_path(),
-        "without a penalty there is none to ignore: add --presence-penalty 1"
-    );
-    if let Some(fault) = subject.broken {
-        fault.break_drafter(&mut decoder);
+    Outline {
+        command: "certify",
+        phases,
+        limit: config.limits.limit,
+        notes: vec![format!(
+            "{enough}; Ctrl-C ends it with what was tested.\nShorter: --quick, --time-limit TIME, or a \
+             larger --power (INCONCLUSIVE if it is not reached in time)."
+        )],
     }
-    let tokens = tokens(prompts, &model, &decoder, config.limits.text_len + draft.len.get() + 1)?;
-    let lab = Lab { subject, model: &model, prompts: &tokens, interrupt };
-    let drift = lab.drift()?;
-    let scorer = Scorer::new(lab.reader()?, lab.suspect(screen)?, &tokens, sampling.clone());
-    let drafters = (0..decoder.drafters().len()).collect();
-    let plan = Plan::drafted(drafters, draft.len.get(), verification)
-        .wide(draft.width.get())
-        .drawn(draft.scheme);
-    let vocab = model.vocab();
-    let test = DecoderTest {
-        writer: Writer::new(decoder, &tokens, vocab, config.sampling.seed, interrupt),
-        scorer,
-        plan,
-        drawn_with: subject.broken.map_or_else(|| sampling.clone(), |it| it.sampling(&sampling)),
-        sampling,
-        coupled: draft.rule == RuleChoice::Coupled && subject.broken.is_none(),
-        limits: config.limits,
-        interrupt,
-    };
-    let bar = bar(config.limits.time);
-    let found = test.run(&bar);
-    bar.finish_and_clear();
-    Ok(Certificate {
-        about: about(&lab.files(), interrupt)?,
-        settings: settings(config, lab.settings(config.sampling.seed)),
-        broken: subject.broken.map(Fault::about),
-        false_alarm: config.limits.false_alarm,
-        rule: proof,
-        decoder: Some(found?),
-        drift,
-        server: None,
-    })
+}
+
+/// One call of the command.
+struct Run<'a> {
+    config: &'a CertifyConfig,
+    prompts: &'a [Prompt],
+    interrupt: &'a Interrupt,
+    progress: Progress,
+}
+
+impl Run<'_> {
+    /// A certificate that says nothing yet.
+    fn certificate(&self, broken: Option<Fault>) -> Certificate {
+        Certificate {
+            about: about(),
+            settings: settings(self.config, json!({ "prompts": self.prompts.len() })),
+            broken: broken.map(Fault::about),
+            false_alarm: self.config.limits.false_alarm,
+            power: self.config.limits.power,
+            time_limit: Span::from(self.config.limits.limit.time),
+            cut: None,
+            rule: None,
+            decoder: None,
+            drift: Vec::new(),
+            server: None,
+        }
+    }
+
+    fn server(&self, subject: &ServerSubject) -> anyhow::Result<Certificate> {
+        let until = self.config.limits.limit.at(1.0);
+        let test = ServerTest {
+            on: subject.on.clone().until(until),
+            off: subject.off.clone().until(until),
+            on_body: subject.on_body.clone(),
+            off_body: subject.off_body.clone(),
+            model: subject.model.clone(),
+            prompts: self.prompts,
+            sampling: &self.config.sampling,
+            users: subject.users,
+            limits: self.config.limits,
+            pairs_max: subject.pairs_max,
+            interrupt: self.interrupt,
+        };
+        let found = test.run(&self.progress)?;
+        Ok(Certificate { server: Some(found), ..self.certificate(None) })
+    }
+
+    /// All that could be tested of a model before the time was over.
+    fn model(&self, subject: &ModelSubject, screen: &mut Screen) -> anyhow::Result<Certificate> {
+        let mut certificate = self.certificate(subject.broken);
+        match self.examine(subject, &mut certificate, screen) {
+            Err(_) if self.interrupt.is_expired() => {
+                let phases = outline(self.config).phases;
+                certificate.cut = phases.get(self.progress.phase_now()).map(|(name, _)| *name);
+                Ok(certificate)
+            }
+            examined => examined.map(|()| certificate),
+        }
+    }
+
+    fn examine(
+        &self,
+        subject: &ModelSubject,
+        certificate: &mut Certificate,
+        screen: &mut Screen,
+    ) -> anyhow::Result<()> {
+        let (config, draft) = (self.config, &subject.draft);
+        let verification = subject.broken.and_then(Fault::rule);
+        let verification = verification.unwrap_or_else(|| draft.rule.verification(0));
+        let go_on = |share: f64| {
+            self.progress.show(share, draft.rule.name());
+            !self.interrupt.is_pressed()
+        };
+        let proof = in_use(draft).prove(&verification, go_on);
+        certificate.rule = proof.context("the rule refuses these drafts")?;
+        ensure!(!self.interrupt.is_pressed(), "interrupted");
+
+        self.progress.phase(1);
+        self.hash(subject, &mut certificate.about)?;
+        let loaded = self.load(subject, screen)?;
+        let Loaded { decoder, model, sampling, .. } = loaded;
+        let room = config.limits.text_len + draft.len.get() + 1;
+        let tokens = tokens(self.prompts, &model, &decoder, room)?;
+        let (interrupt, progress) = (self.interrupt, self.progress.clone());
+        let lab = Lab { subject, model: &model, prompts: &tokens, interrupt, progress };
+        certificate.settings = settings(config, lab.settings(config.sampling.seed));
+        let scorer = Scorer::new(lab.reader()?, lab.suspect(screen)?, &tokens, sampling.clone());
+
+        self.progress.phase(2);
+        certificate.drift = lab.drift(config.limits.limit.at(DRIFT_END))?;
+
+        self.progress.phase(3);
+        let drafters = (0..draft.drafters.len()).collect();
+        let plan = Plan::drafted(drafters, draft.len.get(), verification)
+            .wide(draft.width.get())
+            .drawn(draft.scheme);
+        let seed = config.sampling.seed;
+        let drawn_with =
+            subject.broken.map_or_else(|| sampling.clone(), |it| it.sampling(&sampling));
+        let test = DecoderTest {
+            writer: Writer::new(decoder, &tokens, model.vocab(), seed, interrupt),
+            scorer,
+            plan,
+            drawn_with,
+            sampling,
+            coupled: draft.rule == RuleChoice::Coupled && subject.broken.is_none(),
+            limits: config.limits,
+            interrupt,
+        };
+        certificate.decoder = Some(test.run(&self.progress)?);
+        Ok(())
+    }
+
+    /// Says which files are tested.
+    fn hash(&self, subject: &ModelSubject, about: &mut Value) -> anyhow::Result<()> {
+        let mut files = vec![("target", &subject.target.path)];
+        for drafter in &subject.draft.drafters {
+            if let DrafterConfig::Model(config) = drafter {
+                files.push(("draft_model", &config.model.path));
+            }
+        }
+        // Each is hashed and loaded; a draft model is loaded again to know what it would say.
+        self.progress.expect_files(3 * files.len() - 1);
+        for (what, path) in files {
+            let file = machine::model_file(path, self.interrupt, &self.progress)?;
+            let text = format!("{}, {} bytes, SHA-256 {}", file.name, file.bytes, file.sha256);
+            about[what] = json!(text);
+        }
+        Ok(())
+    }
+
+    /// Loads the decoder, and breaks it where that is wanted.
+    fn load(&self, subject: &ModelSubject, screen: &mut Screen) -> anyhow::Result<Loaded> {
+        let sampling = &self.config.sampling;
+        let wanted = Wanted {
+            target: &subject.target,
+            context: subject.context,
+            draft: &subject.draft,
+            sampling,
+            gpu_missing: false,
+            slots: subject.slots,
+            predictions: false,
+        };
+        let mut loaded =
+            load::load_for(&wanted, self.interrupt, screen, |engine| match subject.broken {
+                Some(Fault::Penalties) => {
+                    Box::new(PenaltiesAtRoot::new(engine, sampling.sampling.clone()))
+                }
+                _ => engine,
+            })?;
+        ensure!(
+            subject.broken != Some(Fault::Penalties) || loaded.sampling.needs_path(),
+            "without a penalty there is none to ignore: add --presence-penalty 1"
+        );
+        if let Some(fault) = subject.broken {
+            fault.break_drafter(&mut loaded.decoder);
+        }
+        Ok(loaded)
+    }
 }
 
 /// How drafts are made, for the enumeration.
@@ -439,101 +327,6 @@ fn tokens(
     prompts::in_chat_format(prompts, model)?.into_iter().map(tokens).collect()
 }
 
-/// What is needed beside the decoder: engines that run the models again.
-struct Lab<'a> {
-    subject: &'a ModelSubject,
-    model: &'a Model,
-    prompts: &'a [Vec<Token>],
-    interrupt: &'a Interrupt,
-}
-
-impl Lab<'_> {
-    fn engine(
-        &self,
-        what: &'static str,
-        model: &Model,
-        config: &ModelConfig,
-    ) -> anyhow::Result<Box<dyn Engine>> {
-        let slots = u32::try_from(self.prompts.len()).ok().and_then(NonZeroU32::new);
-        let options = EngineOptions {
-            context_len: load::context_len(self.subject.context, model),
-            slots: slots.unwrap_or(NonZeroU32::MIN),
-            ..config.engine.clone()
-        };
-        Ok(Box::new(load::engine(what, model, options, self.interrupt)?))
-    }
-
-    /// The target, to score texts with.
-    fn reader(&self) -> anyhow::Result<Reader> {
-        Ok(Reader::new(self.engine("target", self.model, &self.subject.target)?))
-    }
-
-    /// The first draft model, or else the first drafter, to know what it would say.
-    fn suspect(&self, screen: &mut Screen) -> anyhow::Result<Option<Suspect>> {
-        let drafters = &self.subject.draft.drafters;
-        let models = drafters.iter().filter_map(|drafter| match drafter {
-            DrafterConfig::Model(config) => Some(config),
-            _ => None,
-        });
-        if let Some(config) = { models }.next() {
-            let model = load::load_model("draft model", &config.model, self.interrupt)?;
-            if !VocabMap::between(self.model.vocab(), model.vocab())?.is_identity() {
-                screen
-                    .note("the drafter has a vocabulary of its own: no bets on what it would say");
-                return Ok(None);
-            }
-            let engine = self.engine("draft model", &model, &config.model)?;
-            return Ok(Some(Suspect::Model(Reader::new(engine))));
-        }
-        Ok(match drafters.first() {
-            Some(DrafterConfig::Ngram) => Some(Suspect::Guesser(Box::new(NgramDrafter::default()))),
-            Some(DrafterConfig::Suffix) => {
-                Some(Suspect::Guesser(Box::new(SuffixDrafter::default())))
-            }
-            _ => None,
-        })
-    }
-
-    /// Rows in blocks as long as drafts, and as long as texts are scored in.
-    fn drift(&self) -> anyhow::Result<Vec<(usize, Drift)>> {
-        let mut engine = self.engine("target", self.model, &self.subject.target)?;
-        let mut all = Vec::new();
-        for len in [self.subject.draft.len.get() + 1, DRIFT_POSITIONS] {
-            let mut sum = Drift::default();
-            for prompt in self.prompts {
-                sum = sum.and(drift(&mut *engine, prompt, DRIFT_POSITIONS, len)?);
-            }
-            all.push((len, sum));
-        }
-        Ok(all)
-    }
-
-    /// The model files.
-    fn files(&self) -> Vec<(&'static str, PathBuf)> {
-        let mut files = vec![("target", self.subject.target.path.clone())];
-        for drafter in &self.subject.draft.drafters {
-            if let DrafterConfig::Model(config) = drafter {
-                files.push(("draft_model", config.model.path.clone()));
-            }
-        }
-        files
-    }
-
-    fn settings(&self, seed: u64) -> Value {
-        let draft = &self.subject.draft;
-        let names: Vec<&str> = draft.drafters.iter().map(DrafterConfig::name).collect();
-        json!({
-            "prompts": self.prompts.len(),
-            "rule": draft.rule.name(),
-            "drafters": names.join(", "),
-            "draft_length": draft.len.get(),
-            "paths": draft.width.get(),
-            "texts_at_once": self.subject.slots.get(),
-            "seed": seed,
-        })
-    }
-}
-
 /// What was asked for, for both kinds of subject.
 fn settings(config: &CertifyConfig, own: Value) -> Value {
     let sampling = &config.sampling.sampling;
@@ -548,6 +341,7 @@ fn settings(config: &CertifyConfig, own: Value) -> Value {
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "power_asked_for": config.limits.power,
+        "time_limit_s": config.limits.limit.time.as_secs_f64(),
     });
     if let (Some(all), Value::Object(own)) = (all.as_object_mut(), own) {
         all.extend(own);
@@ -555,10 +349,10 @@ fn settings(config: &CertifyConfig, own: Value) -> Value {
     all
 }
 
-/// When, on what machine, with what build and which files.
-fn about(files: &[(&'static str, PathBuf)], interrupt: &Interrupt) -> anyhow::Result<Value> {
+/// When, on what machine and with what build.
+fn about() -> Value {
     let (here, build) = (machine::machine(), machine::build());
-    let mut about = json!({
+    json!({
         "date": machine::today(),
         "processor": here.processor,
         "threads": here.threads,
@@ -566,20 +360,5 @@ fn about(files: &[(&'static str, PathBuf)], interrupt: &Interrupt) -> anyhow::Re
         "forerun": build.version,
         "commit": build.commit,
         "llama": build.llama,
-    });
-    let fields = about.as_object_mut().context("an object")?;
-    for (what, path) in files {
-        let file = machine::model_file(path, interrupt)?;
-        let text = format!("{}, {} bytes, SHA-256 {}", file.name, file.bytes, file.sha256);
-        fields.insert((*what).to_owned(), json!(text));
-    }
-    Ok(about)
-}
-
-fn bar(time: Duration) -> ProgressBar {
-    let bar = ProgressBar::new(time.as_secs());
-    let style =
-        ProgressStyle::with_template("testing [{bar:16}] {elapsed} of at most {len} s: {msg}");
-    bar.set_style(style.expect("the template is right").progress_chars("=> "));
-    bar
+    })
 }

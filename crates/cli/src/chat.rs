@@ -130,7 +130,7 @@ impl<'a> Chat<'a> {
             self.screen.result(&report.json())?;
         } else {
             self.screen.end_text()?;
-            self.screen.stats(&report.block());
+            self.screen.stats(&report.after_text());
         }
         Ok(match text.ending {
             Ending::Finished(_) => ExitCode::SUCCESS,
@@ -207,7 +207,10 @@ impl<'a> Chat<'a> {
         self.screen.end_line()?;
         if let Some(text) = &self.last {
             let report = Report { config: self.config, loaded: &self.writer.loaded, text };
-            self.screen.note(&format!("[{}]", report.line()));
+            match self.config.output.all_stats {
+                true => self.screen.stats(&report.block()),
+                false => self.screen.note(&format!("[{}]", report.line())),
+            }
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A client of OpenAI-compatible servers, ours or any other.
 
 use std::io::{BufRead, BufReader};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -12,6 +12,9 @@ pub(crate) struct Client {
     agent: ureq::Agent,
     base: String,
     key: Option<String>,
+    limit: Duration,
+    /// When all requests break off.
+    until: Option<Instant>,
 }
 
 impl Client {
@@ -25,11 +28,22 @@ impl Client {
             bail!("{url} is no address of a server: expected http://HOST:PORT");
         }
         let config = ureq::Agent::config_builder()
-            .timeout_global(Some(limit))
             .max_idle_connections_per_host(256)
             // What a server says about its refusal is worth more than its status.
             .http_status_as_error(false);
-        Ok(Self { agent: config.build().into(), base, key })
+        Ok(Self { agent: config.build().into(), base, key, limit, until: None })
+    }
+
+    /// The same, with all requests broken off at that time.
+    pub(crate) fn until(self, until: Instant) -> Self {
+        Self { until: Some(until), ..self }
+    }
+
+    /// What a request may take from now on.
+    fn time(&self) -> Option<Duration> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        // Nothing at all would be refused as no time limit.
+        Some(left.map_or(self.limit, |left| left.min(self.limit)).max(Duration::from_millis(1)))
     }
 
     /// The address, for people.
@@ -42,7 +56,8 @@ impl Client {
     /// # Errors
     /// Where the server cannot be reached or refuses.
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<Value> {
-        let mut request = self.agent.get(format!("{}{path}", self.base));
+        let request = self.agent.get(format!("{}{path}", self.base));
+        let mut request = request.config().timeout_global(self.time()).build();
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));
         }
@@ -89,7 +104,8 @@ impl Client {
     }
 
     fn send(&self, path: &str, body: &Value) -> anyhow::Result<ureq::http::Response<ureq::Body>> {
-        let mut request = self.agent.post(format!("{}{path}", self.base));
+        let request = self.agent.post(format!("{}{path}", self.base));
+        let mut request = request.config().timeout_global(self.time()).build();
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));
         }

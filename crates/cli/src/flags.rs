@@ -14,7 +14,7 @@ mod text;
 
 pub(crate) use draft::{DraftConfig, DraftFlags, DraftModelConfig, DrafterConfig};
 pub(crate) use error::ConfigError;
-pub(crate) use model::{ContextLen, EngineFlags, ModelConfig, ModelFlags};
+pub(crate) use model::{ContextLen, EngineFlags, ModelConfig, ModelFlags, TargetFlags};
 pub(crate) use output::{ColorChoice, OutputConfig};
 pub(crate) use sampling::{SamplingConfig, SamplingFlags};
 pub(crate) use text::{TextConfig, unescape};

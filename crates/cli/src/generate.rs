@@ -69,7 +69,7 @@ fn generate(
         screen.result(&report.json())?;
     } else {
         screen.end_text()?;
-        screen.stats(&report.block());
+        screen.stats(&report.after_text());
     }
     Ok(match text.ending {
         Ending::Finished(_) => ExitCode::SUCCESS,

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use signal_hook::SigId;
@@ -12,10 +13,13 @@ use signal_hook::flag;
 /// What shells report of a program that Ctrl-C ended.
 pub(crate) const EXIT_CODE: u8 = 130;
 
-/// Whether Ctrl-C was pressed. Engines look at the same flag inside a pass.
+/// Whether Ctrl-C was pressed, or the time a command may take is over. Engines look at the same flag
+/// inside a pass.
 #[derive(Debug, Clone)]
 pub(crate) struct Interrupt {
     pressed: Arc<AtomicBool>,
+    /// Whether it was the clock.
+    expired: Arc<AtomicBool>,
     handlers: Vec<SigId>,
 }
 
@@ -35,7 +39,26 @@ impl Interrupt {
             ])
         };
         let handlers = watch().context("cannot listen for Ctrl-C")?;
-        Ok(Self { pressed, handlers })
+        Ok(Self { pressed, expired: Arc::new(AtomicBool::new(false)), handlers })
+    }
+
+    /// Has the clock press it when so much time is over, whatever is under way then: a pass, the
+    /// loading of a file.
+    pub(crate) fn expire_after(&self, time: Duration) {
+        let (pressed, expired) = (self.flag(), Arc::clone(&self.expired));
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            // What Ctrl-C has ended, the clock does not end.
+            if !pressed.load(Ordering::SeqCst) {
+                expired.store(true, Ordering::SeqCst);
+                pressed.store(true, Ordering::SeqCst);
+            }
+        });
+    }
+
+    /// Whether it was the clock, and not Ctrl-C.
+    pub(crate) fn is_expired(&self) -> bool {
+        self.expired.load(Ordering::SeqCst)
     }
 
     /// Takes SIGTERM for Ctrl-C too, until it is given back: the first process of a container does not
@@ -59,7 +82,7 @@ impl Interrupt {
         }
     }
 
-    /// Whether it was pressed since it was last forgotten.
+    /// Whether it was pressed, by Ctrl-C or by the clock, since it was last forgotten.
     pub(crate) fn is_pressed(&self) -> bool {
         self.pressed.load(Ordering::SeqCst)
     }
@@ -72,7 +95,7 @@ impl Interrupt {
     /// What a command came to, a failure after Ctrl-C being no failure: it was asked for.
     pub(crate) fn or_stopped(&self, result: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
         match result {
-            Err(_) if self.is_pressed() => Ok(ExitCode::from(EXIT_CODE)),
+            Err(_) if self.is_pressed() && !self.is_expired() => Ok(ExitCode::from(EXIT_CODE)),
             result => result,
         }
     }

@@ -17,7 +17,8 @@ use crate::flags::{
     SamplingConfig,
 };
 use crate::interrupt::Interrupt;
-use crate::terminal::{Screen, bytes, file_name, progress_bar};
+use crate::progress::Progress;
+use crate::terminal::{Screen, bytes, file_name};
 
 /// How long measuring the cost of passes may take.
 pub(crate) const MEASURE: Duration = Duration::from_millis(1500);
@@ -137,7 +138,7 @@ pub(crate) fn load_for(
     if wanted.gpu_missing {
         screen.warn("this build cannot use a GPU: the layers stay on the processor");
     }
-    let model = load_model("target", wanted.target, interrupt)?;
+    let model = load_model("target", wanted.target, interrupt, &screen.progress())?;
     let sampling = sampling(wanted.sampling, &model)?;
     let context_len = context_len(wanted.context, &model);
     let drafts = wanted.draft;
@@ -224,34 +225,27 @@ impl Made {
     }
 }
 
+/// Loads a model, showing how far that is.
 pub(crate) fn load_model(
     what: &'static str,
     config: &ModelConfig,
     interrupt: &Interrupt,
+    progress: &Progress,
 ) -> anyhow::Result<Model> {
-    let bar = progress_bar(what, &config.path);
-    let (shown, stop) = (bar.clone(), interrupt.clone());
+    let (shown, stop, path) = (progress.clone(), interrupt.clone(), config.path.clone());
+    let loading = format!("loading {what}");
     let options = ModelOptions {
         gpu_layers: config.gpu_layers,
         load_mode: config.load_mode,
         progress: Some(Box::new(move |share| {
-            shown.set_position(thousandths(share));
+            shown.file(&loading, &path, share.into());
             !stop.is_pressed()
         })),
         ..ModelOptions::new(&config.path)
     };
     let model = Model::load(options);
-    bar.finish_and_clear();
+    progress.rest();
     model.context(what)
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "between 0 and 1000, and a bar needs no more"
-)]
-fn thousandths(share: f32) -> u64 {
-    (share.clamp(0.0, 1.0) * 1000.0) as u64
 }
 
 pub(crate) fn engine(
@@ -312,7 +306,7 @@ pub(crate) fn draft_model(
     interrupt: &Interrupt,
     screen: &mut Screen,
 ) -> anyhow::Result<(ModelDrafter, String)> {
-    let model = load_model("draft model", &config.model, interrupt)?;
+    let model = load_model("draft model", &config.model, interrupt, &screen.progress())?;
     let (target_vocab, draft_vocab) = (target.vocab(), model.vocab());
     let map = VocabMap::between(target_vocab, draft_vocab).with_context(|| {
         let (draft, target) = (file_name(model.path()), file_name(target.path()));

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::interrupt::Interrupt;
+use crate::progress::Progress;
 use crate::terminal::file_name;
 
 /// A file of weights. Its folder is nobody's business.
@@ -93,13 +93,14 @@ pub(crate) fn build() -> Build {
 ///
 /// # Errors
 /// Where it cannot be read, or Ctrl-C was pressed.
-pub(crate) fn model_file(path: &Path, interrupt: &Interrupt) -> anyhow::Result<ModelFile> {
+pub(crate) fn model_file(
+    path: &Path,
+    interrupt: &Interrupt,
+    progress: &Progress,
+) -> anyhow::Result<ModelFile> {
     let read = || -> anyhow::Result<ModelFile> {
         let mut file = File::open(path)?;
-        let bar = ProgressBar::new(file.metadata()?.len());
-        let style = ProgressStyle::with_template("{msg} [{bar:24}] {percent:>3} %");
-        bar.set_style(style.expect("the template is right").progress_chars("=> "));
-        bar.set_message(format!("hashing {}", file_name(path)));
+        let all = file.metadata()?.len().max(1) as f64;
         let (mut hash, mut bytes) = (Sha256::new(), 0u64);
         let mut buffer = vec![0; 1 << 20];
         loop {
@@ -110,9 +111,8 @@ pub(crate) fn model_file(path: &Path, interrupt: &Interrupt) -> anyhow::Result<M
             anyhow::ensure!(!interrupt.is_pressed(), "interrupted");
             hash.update(&buffer[..count]);
             bytes += count as u64;
-            bar.set_position(bytes);
+            progress.file("hashing", path, bytes as f64 / all);
         }
-        bar.finish_and_clear();
         Ok(ModelFile { name: file_name(path), bytes, sha256: hex(&hash.finalize()) })
     };
     read().with_context(|| format!("cannot read {}", path.display()))

@@ -15,18 +15,21 @@ mod html;
 mod interrupt;
 mod load;
 mod machine;
+mod plain;
+mod progress;
 mod prompts;
 mod report;
 mod serve;
 mod simulate;
+mod span;
 mod stream;
 mod template;
 mod terminal;
 mod tune;
 
-use std::io;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Faster answers from GGUF models, without changing what they say.
@@ -56,11 +59,18 @@ enum Command {
     Simulate(Box<simulate::SimulateFlags>),
 }
 
+/// What the program ends with where a command line cannot be read.
+const USAGE: u8 = 2;
+
 fn main() -> ExitCode {
     forerun_llama::bound_memory_arenas();
     let cli = match parse() {
         Ok(Ok(cli)) => cli,
-        Ok(Err(usage)) => usage.exit(),
+        Ok(Err(usage)) if usage.use_stderr() => {
+            eprint!("{}", plain::plain(&usage.to_string()));
+            return ExitCode::from(USAGE);
+        }
+        Ok(Err(help)) => help.exit(),
         Err(error) => return failed(&error),
     };
     let result = match cli.command {
@@ -77,22 +87,54 @@ fn main() -> ExitCode {
 
 /// Reads the command line, and the file it names.
 fn parse() -> anyhow::Result<Result<Cli, clap::Error>> {
-    let mut command = Cli::command();
+    // A negative number is a value that can be refused by name, and no flag.
+    let option = |arg: clap::Arg| match arg.is_positional() || !arg.get_action().takes_values() {
+        true => arg,
+        false => arg.allow_negative_numbers(true),
+    };
+    let mut command = Cli::command().mut_subcommands(|command| command.mut_args(option));
     let argv = match args::written_out(std::env::args_os(), &mut command) {
         Ok(argv) => config::expanded(argv, &command)?,
         Err(usage) => return Ok(Err(usage)),
     };
-    let matches = command.try_get_matches_from(argv);
-    Ok(matches.and_then(|matches| Cli::from_arg_matches(&matches)))
+    let matches = command.try_get_matches_from_mut(argv);
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    Ok(cli.map_err(|error| meant(error, &mut command)))
+}
+
+/// What users of other programs type, and what it is here.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("run", TEXT_OR_TALK),
+    ("complete", TEXT_OR_TALK),
+    ("completion", TEXT_OR_TALK),
+    ("llama-completion", TEXT_OR_TALK),
+    ("cli", TEXT_OR_TALK),
+    ("llama-cli", TEXT_OR_TALK),
+    ("server", "'forerun serve'"),
+    ("llama-server", "'forerun serve'"),
+    ("benchmark", "'forerun bench'"),
+    ("llama-bench", "'forerun bench'"),
+];
+
+const TEXT_OR_TALK: &str = "'forerun generate' to continue a text, 'forerun chat' to talk";
+
+/// The same error, with the command that was probably meant.
+fn meant(error: clap::Error, command: &mut clap::Command) -> clap::Error {
+    let Some(ContextValue::String(said)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let known = ELSEWHERE.iter().find(|(name, _)| name == said);
+    let Some((_, here)) = known else { return error };
+    let message = format!("there is no command '{said}': use {here}");
+    command.error(ErrorKind::InvalidSubcommand, message)
 }
 
 /// Says what went wrong, unless nobody is left to read the text.
 fn failed(error: &anyhow::Error) -> ExitCode {
-    let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
-    if io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe) {
+    if plain::is_unread(error) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", plain::plain(&format!("{error:#}")));
     let usage = error.downcast_ref::<flags::ConfigError>().is_some();
-    ExitCode::from(if usage { 2 } else { 1 })
+    ExitCode::from(if usage { USAGE } else { 1 })
 }

@@ -53,6 +53,14 @@ impl Report<'_> {
         block.0
     }
 
+    /// What is shown after the only text: a line, or all where that is wanted.
+    pub(crate) fn after_text(&self) -> String {
+        if self.config.output.all_stats {
+            return self.block();
+        }
+        format!("[{}; seed {}; --stats shows more]", self.line(), self.text.seed)
+    }
+
     /// One line.
     pub(crate) fn line(&self) -> String {
         let stats = &self.text.stats;

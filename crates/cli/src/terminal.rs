@@ -1,12 +1,12 @@
-//! Colours, notes and progress: what is for people and not part of the text.
+//! Colours and notes: what is for people and not part of the text.
 
 use std::io::{self, IsTerminal, Stderr, StdoutLock, Write};
 use std::path::Path;
 
 use forerun_decode::{Chunk, Origin};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::flags::{ColorChoice, OutputConfig};
+use crate::progress::Progress;
 
 const RESET: &str = "\x1b[0m";
 
@@ -74,6 +74,7 @@ pub(crate) struct Screen {
     notes: bool,
     show_drafts: bool,
     mid_line: bool,
+    progress: Progress,
 }
 
 impl Screen {
@@ -88,7 +89,13 @@ impl Screen {
             notes: config.stats,
             show_drafts: config.show_drafts,
             mid_line: false,
+            progress: Progress::new(),
         }
+    }
+
+    /// How far the command is, where that is shown.
+    pub(crate) fn progress(&self) -> Progress {
+        self.progress.clone()
     }
 
     /// The colours of standard output.
@@ -146,8 +153,10 @@ impl Screen {
 
     /// Writes a result that is no streamed text.
     pub(crate) fn result(&mut self, text: &str) -> io::Result<()> {
-        writeln!(self.out, "{text}")?;
-        self.out.flush()
+        self.progress.aside(|| {
+            writeln!(self.out, "{text}")?;
+            self.out.flush()
+        })
     }
 
     /// Says something that can be left out.
@@ -188,18 +197,31 @@ impl Screen {
         }
         let text = self.err_palette.paint(look, text);
         // Where standard error is closed there is nobody to tell.
-        let _ = writeln!(self.err, "{text}");
+        let _ = self.progress.aside(|| writeln!(self.err, "{text}"));
     }
 }
 
-/// A bar on standard error while a file is loaded, on terminals alone.
-pub(crate) fn progress_bar(what: &str, path: &Path) -> ProgressBar {
-    let bar = ProgressBar::new(1000);
-    let style = ProgressStyle::with_template("{msg} [{bar:24}] {percent:>3} %");
-    bar.set_style(style.expect("the template is right").progress_chars("=> "));
-    let size = std::fs::metadata(path).map_or(0, |about| about.len());
-    bar.set_message(format!("loading {what} {} ({})", file_name(path), bytes(size)));
-    bar
+/// Columns of prose on a terminal.
+const COLUMNS: usize = 79;
+
+/// Prose in lines that fit a terminal; its own line ends stay.
+pub(crate) fn wrapped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 8);
+    for (index, line) in text.split('\n').enumerate() {
+        let mut used = 0;
+        for (place, word) in line.split(' ').enumerate() {
+            let len = word.chars().count();
+            let apart = match (place, used + 1 + len <= COLUMNS) {
+                (0, _) if index == 0 => "",
+                (0, _) | (_, false) => "\n",
+                _ => " ",
+            };
+            used = if apart == " " { used + 1 + len } else { len };
+            out.push_str(apart);
+            out.push_str(word);
+        }
+    }
+    out
 }
 
 /// A path's last part, for people.
@@ -217,4 +239,18 @@ pub(crate) fn bytes(size: u64) -> String {
         size /= 1024.0;
     }
     format!("{size:.1} GiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prose_is_broken_between_words() {
+        let text = format!("{} b\nc d", "a".repeat(78));
+        assert_eq!(wrapped(&text), format!("{}\nb\nc d", "a".repeat(78)));
+        assert_eq!(wrapped("one\n\ntwo"), "one\n\ntwo");
+        let long = "x".repeat(200);
+        assert_eq!(wrapped(&long), long);
+    }
 }

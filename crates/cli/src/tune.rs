@@ -2,45 +2,55 @@
 //!
 //! Every candidate drafts for the same prompts, taking turns with plain decoding. From what is
 //! accepted and what passes cost it forecasts every length, then runs the best setting of each
-//! drafter, and the controller, beside plain decoding. What is not faster is not recommended.
+//! drafter, and the controller, beside plain decoding. What is not clearly faster is not recommended.
 
+mod measure;
 mod plot;
+mod recommend;
 mod trial;
 
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use forerun_decode::{
-    Arm, Controller, CostCurve, Decoder, Drafter, Engine, NgramDrafter, Special, Stats,
-    SuffixDrafter, Token, Tokenizer,
+    CostCurve, Decoder, Drafter, Engine, NgramDrafter, Special, SuffixDrafter, Token, Tokenizer,
 };
-use forerun_llama::EngineOptions;
-use indicatif::{ProgressBar, ProgressStyle};
+use forerun_llama::{EngineOptions, Model};
 
 use crate::flags::{
     ConfigError, ContextLen, DraftModelConfig, EngineFlags, ModelConfig, OutputConfig,
-    SamplingConfig, SamplingFlags,
+    SamplingConfig, SamplingFlags, TargetFlags,
 };
-use crate::interrupt::Interrupt;
+use crate::interrupt::{EXIT_CODE, Interrupt};
 use crate::load;
-use crate::prompts;
+use crate::progress::Outline;
+use crate::prompts::{self, Prompt};
 use crate::report::milliseconds;
+use crate::span::{Limit, Span};
 use crate::terminal::{Screen, file_name};
 
-use trial::{Bench, Forecasts, Setting};
+use measure::{Trials, finals_table};
+use recommend::recommendation;
+use trial::Bench;
 
-/// A setting that gains less is not worth recommending.
-const WORTH: f64 = 1.02;
+/// Tokens of each text, and what the command may take.
+const TEXT_LEN: usize = 64;
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+
+/// The same for a first impression, and the prompts of one: three are enough for an interval.
+const QUICK_TEXT_LEN: usize = 32;
+const QUICK_TIME_LIMIT: Duration = Duration::from_secs(60);
+const QUICK_PROMPTS: usize = 3;
 
 /// What to tune, as given.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct TuneFlags {
-    /// GGUF file of the target
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    target: TargetFlags,
     /// GGUF file of a draft model to try; may be given several times [-md]
     #[arg(long, visible_aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
     draft: Vec<PathBuf>,
@@ -48,15 +58,22 @@ pub(crate) struct TuneFlags {
     /// [default: five built-in ones]
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// Tokens of each text
-    #[arg(short = 'n', long, default_value_t = 64, value_name = "N")]
-    predict: usize,
+    /// Tokens of each text [default: 64; 32 with --quick]
+    #[arg(short = 'n', long, value_name = "N")]
+    predict: Option<usize>,
     /// Longest draft to try
     #[arg(long, visible_alias = "draft-max", default_value_t = 8, value_name = "N")]
     spec_draft_n_max: usize,
     /// Most paths of a draft model to try
     #[arg(long, visible_alias = "draft-paths", default_value_t = 2, value_name = "K")]
     spec_draft_paths: usize,
+    /// Stop after this long, as in 90s, 15m or 1h30m, loading included; half of it is for
+    /// acceptance [default: 10m; 1m with --quick]
+    #[arg(long, value_name = "TIME")]
+    time_limit: Option<Span>,
+    /// A first impression within a minute: three prompts, short texts
+    #[arg(long)]
+    quick: bool,
     /// Write the plot of speed-up against draft length to this SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -71,12 +88,26 @@ struct TuneConfig {
     target: ModelConfig,
     context: ContextLen,
     drafts: Vec<PathBuf>,
-    prompts: Option<PathBuf>,
+    prompts: Vec<Prompt>,
     text_len: usize,
     len_max: usize,
     paths: usize,
+    limit: Limit,
+    quick: bool,
     plot: Option<PathBuf>,
     sampling: SamplingConfig,
+    said: Said,
+}
+
+/// What was said that a recommended command must say again.
+#[derive(Debug, Default)]
+struct Said {
+    /// About the target.
+    engine: Vec<String>,
+    /// About a draft model, so that it is run as the target is.
+    draft: Vec<String>,
+    /// About the law of tokens.
+    sampling: Vec<String>,
 }
 
 impl TuneFlags {
@@ -87,7 +118,8 @@ impl TuneFlags {
         interrupt.or_stopped(tune(&config, &interrupt))
     }
 
-    fn resolve(self) -> Result<TuneConfig, ConfigError> {
+    /// Decides every default. The time starts to count.
+    fn resolve(self) -> anyhow::Result<TuneConfig> {
         let within = |flag, value: usize, most: usize| {
             if (1..=most).contains(&value) {
                 return Ok(value);
@@ -95,17 +127,40 @@ impl TuneFlags {
             let expected = format!("1 to {most}");
             Err(ConfigError::OutOfRange { flag, value: value.to_string(), expected })
         };
-        let (target, context) = self.engine.resolve(self.model)?;
+        let (time, text_len) = match self.quick {
+            true => (QUICK_TIME_LIMIT, QUICK_TEXT_LEN),
+            false => (TIME_LIMIT, TEXT_LEN),
+        };
+        let said = Said {
+            engine: self.engine.said(),
+            draft: self.engine.said_of_draft(),
+            sampling: self.sampling.said(),
+        };
+        let (target, context) = self.engine.resolve(self.target.path()?)?;
+        let text_len = within("--predict", self.predict.unwrap_or(text_len), 4096)?;
+        let len_max = within("--spec-draft-n-max", self.spec_draft_n_max, 16)?;
+        let paths = within("--spec-draft-paths", self.spec_draft_paths, 8)?;
+        let sampling = self.sampling.resolve()?;
+        let mut prompts = match &self.prompts {
+            Some(path) => prompts::file(path)?,
+            None => prompts::few(),
+        };
+        if self.quick {
+            prompts.truncate(QUICK_PROMPTS);
+        }
         Ok(TuneConfig {
             target,
             context,
             drafts: self.draft,
-            prompts: self.prompts,
-            text_len: within("--predict", self.predict, 4096)?,
-            len_max: within("--spec-draft-n-max", self.spec_draft_n_max, 16)?,
-            paths: within("--spec-draft-paths", self.spec_draft_paths, 8)?,
+            prompts,
+            text_len,
+            len_max,
+            paths,
+            limit: Limit::from_now(self.time_limit.map_or(time, Span::duration)),
+            quick: self.quick,
             plot: self.plot,
-            sampling: self.sampling.resolve()?,
+            sampling,
+            said,
         })
     }
 }
@@ -113,13 +168,93 @@ impl TuneFlags {
 /// A drafter to try: its name for people, and the flags that choose it.
 struct Candidate {
     name: String,
-    flags: String,
+    flags: Vec<String>,
     is_model: bool,
 }
 
 fn tune(config: &TuneConfig, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     let mut screen = Screen::new(&OutputConfig::notes());
-    let model = load::load_model("target", &config.target, interrupt)?;
+    let progress = screen.progress();
+    interrupt.expire_after(config.limit.time);
+    progress.begin(&outline(config));
+    let tuned = run(config, interrupt, &mut screen);
+    progress.end();
+    match tuned {
+        Err(_) if interrupt.is_expired() => bail!(
+            "the time limit of {} was over before anything was measured: raise --time-limit",
+            Span::from(config.limit.time)
+        ),
+        tuned => tuned?,
+    }
+    let stopped = interrupt.is_pressed() && !interrupt.is_expired();
+    Ok(if stopped { ExitCode::from(EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+/// What is going to happen.
+fn outline(config: &TuneConfig) -> Outline {
+    let (models, prompts) = (1 + config.drafts.len(), config.prompts.len());
+    let settings = config.drafts.len() * config.paths + 2;
+    let count =
+        |many: usize, what: &str| format!("{many} {what}{}", if many == 1 { "" } else { "s" });
+    let shorter = if config.quick { "" } else { "--quick (1 minute), " };
+    Outline {
+        command: "tune",
+        phases: vec![
+            ("load", format!("load {} and time their passes", count(models, "model"))),
+            (
+                "acceptance",
+                format!("{settings} settings and plain decoding on {}", count(prompts, "prompt")),
+            ),
+            ("measurement", "the best of each drafter beside plain decoding".to_owned()),
+        ],
+        limit: config.limit,
+        notes: vec![format!(
+            "Ctrl-C ends it with what was measured.\nShorter: {shorter}--time-limit TIME, -n N."
+        )],
+    }
+}
+
+/// Tunes; what Ctrl-C or the clock ends is told as far as it went.
+fn run(config: &TuneConfig, interrupt: &Interrupt, screen: &mut Screen) -> anyhow::Result<()> {
+    let progress = screen.progress();
+    let (candidates, bench, prompts) = load_all(config, interrupt, screen)?;
+    let mut trials = Trials { config, candidates: &candidates, prompts: &prompts, progress, bench };
+
+    trials.progress.phase(1);
+    let forecasts = trials.survey()?;
+    let mut text = String::new();
+    costs_table(&mut text, &candidates, &trials.bench);
+    for forecast in &forecasts {
+        forecast.table(&mut text, &candidates[forecast.setting.drafter].name);
+    }
+    screen.result(text.trim_end())?;
+
+    trials.progress.phase(2);
+    let finals = trials.finals(&forecasts)?;
+    trials.progress.end();
+    let mut text = "\n".to_owned();
+    finals_table(&mut text, &candidates, &finals);
+    text.push('\n');
+    text.push_str(&plot::terminal(&forecasts, &candidates));
+    text.push_str(&recommendation(config, &candidates, &finals));
+    screen.result(text.trim_end())?;
+    if let Some(path) = &config.plot {
+        std::fs::write(path, plot::svg(&forecasts, &finals, &candidates))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        screen.note(&format!("plot written to {}", path.display()));
+    }
+    Ok(())
+}
+
+/// Target and drafters, and the prompts as the target reads them.
+fn load_all<'a>(
+    config: &TuneConfig,
+    interrupt: &'a Interrupt,
+    screen: &mut Screen,
+) -> anyhow::Result<(Vec<Candidate>, Bench<'a>, Vec<Vec<Token>>)> {
+    let progress = screen.progress();
+    progress.expect_files(1 + config.drafts.len());
+    let model = load::load_model("target", &config.target, interrupt, &progress)?;
     let paths = NonZeroU32::new(u32::try_from(config.paths)?).unwrap_or(NonZeroU32::MIN);
     let options = EngineOptions {
         context_len: load::context_len(config.context, &model),
@@ -134,10 +269,11 @@ fn tune(config: &TuneConfig, interrupt: &Interrupt) -> anyhow::Result<ExitCode> 
         let own = ModelConfig { path: path.clone(), engine, ..config.target.clone() };
         let draft = DraftModelConfig { model: own, confidence_min: 0.0 };
         let room = load::Room { context_len: target.context_len(), slots: NonZeroU32::MIN };
-        let (drafter, _) = load::draft_model(&draft, &model, &room, interrupt, &mut screen)?;
+        let (drafter, _) = load::draft_model(&draft, &model, &room, interrupt, screen)?;
         drafters.push(Box::new(drafter));
-        let flags = format!("--spec-draft-model {}", path.display());
-        candidates.push(Candidate { name: file_name(path), flags, is_model: true });
+        let flags = vec!["--spec-draft-model".to_owned(), path.display().to_string()];
+        let name = file_name(path).trim_end_matches(".gguf").to_owned();
+        candidates.push(Candidate { name, flags, is_model: true });
     }
     let found: [(&str, Box<dyn Drafter>); 2] = [
         ("ngram", Box::new(NgramDrafter::default())),
@@ -145,46 +281,24 @@ fn tune(config: &TuneConfig, interrupt: &Interrupt) -> anyhow::Result<ExitCode> 
     ];
     for (name, drafter) in found {
         drafters.push(drafter);
-        let flags = format!("--spec-type {name}");
+        let flags = vec!["--spec-type".to_owned(), name.to_owned()];
         candidates.push(Candidate { name: name.to_owned(), flags, is_model: false });
     }
     let context_len = target.context_len();
     let decoder = Decoder::new(Box::new(target), drafters)?;
     let prompts = prompt_tokens(config, &model, context_len)?;
     let sampling = load::sampling(&config.sampling, &model)?;
-    let mut bench = Bench::new(decoder, &model, sampling, config.text_len, interrupt)?;
-
-    let forecasts = survey(config, &candidates, &prompts, &mut bench)?;
-    let mut text = String::new();
-    costs_table(&mut text, &candidates, &bench);
-    for forecast in &forecasts {
-        forecast.table(&mut text, &candidates[forecast.setting.drafter].name);
-    }
-    screen.result(text.trim_end())?;
-
-    let finalists = finalists(&forecasts);
-    let finals = finals(config, &finalists, &prompts, &mut bench)?;
-    let mut text = String::new();
-    finals_table(&mut text, &candidates, &finals);
-    text.push('\n');
-    text.push_str(&plot::terminal(&forecasts, &candidates));
-    text.push_str(&recommendation(config, &candidates, &finals));
-    screen.result(text.trim_end())?;
-    if let Some(path) = &config.plot {
-        std::fs::write(path, plot::svg(&forecasts, &finals, &candidates))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        screen.note(&format!("plot written to {}", path.display()));
-    }
-    Ok(ExitCode::SUCCESS)
+    progress.show(1.0, "timing passes");
+    let bench = Bench::new(decoder, &model, sampling, config.text_len, interrupt)?;
+    Ok((candidates, bench, prompts))
 }
 
 fn prompt_tokens(
     config: &TuneConfig,
-    model: &forerun_llama::Model,
+    model: &Model,
     context_len: usize,
 ) -> anyhow::Result<Vec<Vec<Token>>> {
-    let prompts = config.prompts.as_deref().map_or_else(|| Ok(prompts::few()), prompts::file)?;
-    let texts = prompts::in_chat_format(&prompts, model)?;
+    let texts = prompts::in_chat_format(&config.prompts, model)?;
     let vocab = model.vocab();
     let mut all = Vec::new();
     for text in &texts {
@@ -202,124 +316,12 @@ fn prompt_tokens(
     Ok(all)
 }
 
-/// Every drafter at its longest, for each width, taking turns with plain decoding, which tells what
-/// a pass over one token takes now.
-fn survey(
-    config: &TuneConfig,
-    candidates: &[Candidate],
-    prompts: &[Vec<Token>],
-    bench: &mut Bench<'_>,
-) -> anyhow::Result<Vec<Forecasts>> {
-    let mut settings = Vec::new();
-    for (drafter, candidate) in candidates.iter().enumerate() {
-        let widths = if candidate.is_model { config.paths } else { 1 };
-        settings.extend((1..=widths).map(|width| Setting { drafter, width, len: config.len_max }));
-    }
-    let bar = bar("trying drafters", prompts.len() * (settings.len() + 1));
-    let mut seen = vec![Stats::default(); settings.len()];
-    for (index, prompt) in prompts.iter().enumerate() {
-        let seed = config.sampling.seed.wrapping_add(index as u64);
-        bench.text(prompt, None, seed)?;
-        bar.inc(1);
-        for (setting, stats) in settings.iter().zip(&mut seen) {
-            stats.merge(&bench.text(prompt, Some(*setting), seed)?);
-            bar.inc(1);
-        }
-    }
-    bar.finish_and_clear();
-    let prompt_len = prompts.iter().map(Vec::len).sum::<usize>() / prompts.len();
-    let forecasts = settings.into_iter().zip(seen).map(|(setting, stats)| {
-        Forecasts::new(setting, stats, bench.costs(), prompt_len, config.text_len)
-    });
-    Ok(forecasts.collect())
-}
-
-/// The best setting of each drafter by forecast, unless it is hopeless.
-fn finalists(forecasts: &[Forecasts]) -> Vec<(Setting, f64)> {
-    let mut best: Vec<(Setting, f64)> = Vec::new();
-    for forecast in forecasts {
-        let (len, speedup) = forecast.best();
-        let setting = Setting { len, ..forecast.setting };
-        match best.iter_mut().find(|(known, _)| known.drafter == setting.drafter) {
-            Some(known) if known.1 < speedup => *known = (setting, speedup),
-            Some(_) => {}
-            None => best.push((setting, speedup)),
-        }
-    }
-    best.retain(|(_, speedup)| *speedup > 0.9);
-    best
-}
-
-/// A setting that was run beside plain decoding.
-struct Final {
-    setting: Setting,
-    /// Whether the controller chose how much of it to use.
-    adaptive: bool,
-    forecast: f64,
-    measured: f64,
-    stats: Stats,
-}
-
-impl Final {
-    /// What both forecast and measurement promise: a measured gain that nothing explains is noise.
-    fn gain(&self) -> f64 {
-        self.measured.min(self.forecast)
-    }
-}
-
-/// Runs the finalists, and the controller with the most promising of them, beside plain decoding.
-fn finals(
-    config: &TuneConfig,
-    finalists: &[(Setting, f64)],
-    prompts: &[Vec<Token>],
-    bench: &mut Bench<'_>,
-) -> anyhow::Result<Vec<Final>> {
-    let Some((best, _)) = finalists.iter().max_by(|one, other| one.1.total_cmp(&other.1)) else {
-        return Ok(Vec::new());
-    };
-    let arm = |width| Arm { drafters: vec![best.drafter], width };
-    let arms = (1..=best.width).map(arm).collect();
-    let mut controller = Controller::new(bench.costs().clone(), arms, config.len_max);
-    let bar = bar("measuring the best", prompts.len() * (finalists.len() + 2));
-    let (mut plain, mut adaptive) = (Stats::default(), Stats::default());
-    let mut fixed = vec![Stats::default(); finalists.len()];
-    for (index, prompt) in prompts.iter().enumerate() {
-        let seed = config.sampling.seed.wrapping_add((prompts.len() + index) as u64);
-        plain.merge(&bench.text(prompt, None, seed)?);
-        bar.inc(1);
-        for ((setting, _), stats) in finalists.iter().zip(&mut fixed) {
-            stats.merge(&bench.text(prompt, Some(*setting), seed)?);
-            bar.inc(1);
-        }
-        adaptive.merge(&bench.adaptive(prompt, &mut controller, seed)?);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    let rate = plain.tokens_per_second();
-    let result = |setting, adaptive, forecast, stats: Stats| {
-        let measured = stats.tokens_per_second() / rate;
-        Final { setting, adaptive, forecast, measured, stats }
-    };
-    let fixed = finalists.iter().zip(fixed);
-    let fixed = fixed.map(|((setting, forecast), stats)| result(*setting, false, *forecast, stats));
-    let mut finals: Vec<Final> = fixed.collect();
-    finals.push(result(*best, true, adaptive.expected_speedup(), adaptive));
-    Ok(finals)
-}
-
-fn bar(what: &'static str, count: usize) -> ProgressBar {
-    let bar = ProgressBar::new(count as u64);
-    let style = ProgressStyle::with_template("{msg} [{bar:24}] {pos}/{len} texts, {eta} left");
-    bar.set_style(style.expect("the template is right").progress_chars("=> "));
-    bar.set_message(what);
-    bar
-}
-
 fn costs_table(text: &mut String, candidates: &[Candidate], bench: &Bench<'_>) {
     let costs = bench.costs();
     text.push_str("What a pass takes, by its tokens (ms)\n");
+    let width = candidates.iter().map(|it| it.name.chars().count()).max().unwrap_or(0).max(6);
     let mut row = |name: &str, curve: &CostCurve| {
-        writeln!(text, "  {name:<34} {}", milliseconds(curve)).expect("strings take all text");
+        writeln!(text, "  {name:<width$}  {}", milliseconds(curve)).expect("strings take all text");
     };
     row("target", &costs.target);
     for (candidate, curve) in candidates.iter().zip(&costs.drafters) {
@@ -328,75 +330,4 @@ fn costs_table(text: &mut String, candidates: &[Candidate], bench: &Bench<'_>) {
         }
     }
     text.push('\n');
-}
-
-fn finals_table(text: &mut String, candidates: &[Candidate], finals: &[Final]) {
-    if finals.is_empty() {
-        text.push_str("No setting is worth measuring: none comes near plain decoding.\n");
-        return;
-    }
-    text.push_str("Speed-up over plain decoding\n");
-    let head = format!("  {:<44} forecast  measured  tokens/round\n", "setting");
-    text.push_str(&head);
-    for result in finals {
-        let drafter = &candidates[result.setting.drafter].name;
-        let name = match result.adaptive {
-            true => format!("{drafter}, adaptive"),
-            false => result.setting.name(drafter),
-        };
-        let forecast = format!("{:.2}", result.forecast);
-        let (measured, per_round) = (result.measured, result.stats.tokens_per_round());
-        writeln!(text, "  {name:<44} {forecast:>8}  {measured:>8.2}  {per_round:>12.2}")
-            .expect("strings take all text");
-    }
-}
-
-/// The setting to recommend, if any.
-fn best(finals: &[Final]) -> Option<&Final> {
-    let best = finals.iter().max_by(|one, other| one.gain().total_cmp(&other.gain()));
-    best.filter(|best| best.gain() >= WORTH)
-}
-
-/// What to do, with the exact flags.
-fn recommendation(config: &TuneConfig, candidates: &[Candidate], finals: &[Final]) -> String {
-    let target = config.target.path.display();
-    let Some(best) = best(finals) else {
-        let gain = 100.0 * (WORTH - 1.0);
-        return format!(
-            "\nRecommendation: no drafts. Nothing that was tried is more than {gain:.0} % faster than \
-             plain decoding here.\n  forerun chat -m {target}\n"
-        );
-    };
-    let setting = best.setting;
-    let mut flags = format!(" {}", candidates[setting.drafter].flags);
-    if setting.width > 1 {
-        write!(flags, " --spec-draft-paths {}", setting.width).expect("strings take all text");
-    }
-    let len = if best.adaptive { config.len_max } else { setting.len };
-    write!(flags, " --spec-draft-n-max {len}").expect("strings take all text");
-    if !best.adaptive {
-        flags.push_str(" --spec-adaptive off");
-    }
-    format!(
-        "\nRecommendation: {:.2} times plain decoding as measured\n  forerun chat -m {target}{flags}\n",
-        best.measured
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tried(forecast: f64, measured: f64) -> Final {
-        let setting = Setting { drafter: 0, width: 1, len: 1 };
-        Final { setting, adaptive: false, forecast, measured, stats: Stats::default() }
-    }
-
-    #[test]
-    fn what_is_not_both_forecast_and_measured_to_be_faster_is_not_recommended() {
-        assert!(best(&[]).is_none());
-        assert!(best(&[tried(1.4, 0.97), tried(0.98, 1.16)]).is_none());
-        let finals = [tried(1.4, 1.3), tried(0.98, 1.5), tried(1.2, 1.4)];
-        assert_eq!(best(&finals).map(|best| best.measured), Some(1.3));
-    }
 }

@@ -5,7 +5,10 @@
 mod run;
 
 use std::fs;
+use std::time::Instant;
 
+#[cfg(unix)]
+use run::Running;
 use run::{Run, TARGET, forerun, model, temporary};
 
 /// A drafter that is neither good nor bad: some of the target's blocks.
@@ -28,7 +31,7 @@ fn certified(name: &str, flags: &str) -> (Run, serde_json::Value, String) {
 
 #[test]
 fn a_right_decoder_passes_and_the_certificate_says_what_was_tested() {
-    let (run, json, page) = certified("right", "--power 0.3 --time-limit 60");
+    let (run, json, page) = certified("right", "--power 0.3 --time-limit 5m");
     assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
     assert!(run.out.contains("PASSED"), "{}", run.out);
     assert_eq!(
@@ -46,6 +49,59 @@ fn a_right_decoder_passes_and_the_certificate_says_what_was_tested() {
         page.contains("PASSED") && !page.contains("http"),
         "a page with nothing from elsewhere"
     );
+}
+
+#[test]
+fn a_test_that_ends_before_its_power_is_inconclusive() {
+    let started = Instant::now();
+    let (run, json, page) = certified("short", "--power 0.0001 --time-limit 8");
+    let took = started.elapsed().as_secs_f64();
+    assert_eq!(run.code, Some(3), "{}{}", run.out, run.err);
+    assert!(took < 10.0, "{took} s: {}", run.err);
+    assert!(
+        run.out.contains("INCONCLUSIVE: nothing wrong was found, but the time limit of 8s"),
+        "{}",
+        run.out
+    );
+    assert_eq!((&json["verdict"], &json["power"]), (&"inconclusive".into(), &0.0001.into()));
+    assert!(page.contains("class=\"verdict open\"") && !page.contains("PASSED"), "{}", run.out);
+    assert!(run.err.contains("certify: 4 phases, at most 8s in all"), "{}", run.err);
+    assert!(run.err.contains(" of at most 8s] phase 2 of 4: load"), "{}", run.err);
+}
+
+#[test]
+fn a_limit_that_loading_takes_up_is_kept_too() {
+    let started = Instant::now();
+    let (run, json, _) = certified("shortest", "--time-limit 1");
+    assert_eq!((run.code, &json["verdict"]), (Some(3), &"inconclusive".into()), "{}", run.err);
+    assert!(started.elapsed().as_secs_f64() < 3.0, "{:?}", started.elapsed());
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_gives_a_certificate_of_what_was_tested() {
+    let page = temporary("stopped.html", b"");
+    let (target, draft) = (model(TARGET), model(DRAFT));
+    let prompts = temporary("stopped.txt", b"Count to ten.\n");
+    let line = format!(
+        "certify {target} -md {draft} -t 1 -n 8 --parallel 2 --power 0.0001 --prompts {prompts} \
+         --out {page}"
+    );
+    let mut running = Running::start(&line.split_whitespace().collect::<Vec<_>>());
+    // Some texts were tested when a line of the log says so.
+    running.noted(" tokens, would find ");
+    let (run, took) = running.interrupted();
+    assert!(took.as_secs() < 5, "{took:?}");
+    assert_eq!(run.code, Some(3), "{}{}", run.out, run.err);
+    assert!(
+        run.out.contains("INCONCLUSIVE") && run.out.contains("Ctrl-C ended the test"),
+        "{}",
+        run.out
+    );
+    let json = fs::read_to_string(page.replace(".html", ".json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["decoder"]["ended"], "interrupted");
+    assert!(json["about"]["target"].as_str().unwrap().contains("SHA-256"), "{json}");
 }
 
 #[test]
@@ -68,7 +124,7 @@ fn a_rule_broken_on_purpose_is_found_out_by_enumeration_and_by_texts() {
 
 #[test]
 fn the_coupled_rule_says_the_same_with_and_without_drafts() {
-    let (run, json, _) = certified("coupled", "--verify coupled --power 0.5 --time-limit 30");
+    let (run, json, _) = certified("coupled", "--verify coupled --power 0.5 --time-limit 5m");
     assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
     let decoder = &json["decoder"];
     assert!(decoder["made_twice"].as_u64() > Some(0), "{decoder}");
@@ -88,6 +144,7 @@ fn what_cannot_be_tested_is_refused() {
         ("certify --url http://127.0.0.1:1".to_owned(), "no answer from http://127.0.0.1:1"),
         ("certify --url http://127.0.0.1:1 --on 3".to_owned(), "--on is no JSON object"),
         ("certify".to_owned(), "--model <FILE>"),
+        ("certify -m x --url http://127.0.0.1:1".to_owned(), "cannot be used with --url"),
         (
             format!("certify -m {target} -md {draft} --parallel 0"),
             "--parallel is 0; expected 1 to 64",

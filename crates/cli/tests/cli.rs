@@ -99,7 +99,13 @@ fn the_json_object_adds_up() {
 
 #[test]
 fn statistics_say_what_drafting_did() {
-    let run = continued(PROMPT, &format!("-md {} -s 3", model(DRAFT)));
+    let line = continued(PROMPT, &format!("-md {} -s 3", model(DRAFT))).err;
+    assert_eq!(line.trim().lines().count(), 1, "{line}");
+    for said in ["[16 tokens, ", " tokens/s, ended by --predict; ", " of drafts accepted; seed 3;"]
+    {
+        assert!(line.contains(said), "{said:?} in {line}");
+    }
+    let run = continued(PROMPT, &format!("-md {} -s 3 --stats", model(DRAFT)));
     for said in [
         "\nprompt    5 tokens in ",
         "\ntext      16 tokens in ",
@@ -214,6 +220,9 @@ fn flags_that_cannot_be_honoured_are_refused() {
         ("-hf some/model", "unexpected argument '-hf'"),
         ("--grammar x", "unexpected argument '--grammar'"),
         ("--top-p 2", "top_p is 2; expected 0 to 1"),
+        ("-n 99999999999999999999", "the number is too large"),
+        ("--top-k -4", "'-4' for '--top-k <N>': -4; expected 0 to 4294967295"),
+        ("--draft-max -4", "expected a whole number, 0 or more"),
     ] {
         let run = continued(PROMPT, flags);
         assert_eq!((run.code, run.out.as_str()), (Some(2), ""), "{flags}");
@@ -263,7 +272,7 @@ fn ctrl_c_stops_the_text_and_shows_the_statistics() {
     running.some_text();
     let (run, took) = running.interrupted();
     assert_eq!(run.code, Some(130), "{}", run.err);
-    assert!(run.err.contains(" tokens/s; interrupted"), "{}", run.err);
+    assert!(run.err.contains(" tokens/s, interrupted"), "{}", run.err);
     assert!(took.as_secs() < 5, "{took:?}");
 }
 
@@ -285,7 +294,7 @@ fn what_the_controller_did_is_told() {
     assert_eq!(adaptive["target_pass_s"][0][0], 1);
     assert!(adaptive["target_pass_s"][0][1].as_f64().unwrap() > 0.0, "{adaptive}");
     assert_eq!(adaptive["draft_pass_s"].as_array().unwrap().len(), 1);
-    let stats = continued(PROMPT, &format!("-md {}", model(DRAFT))).err;
+    let stats = continued(PROMPT, &format!("-md {} --stats", model(DRAFT))).err;
     assert!(stats.contains("control") && stats.contains("passes    target 1: "), "{stats}");
     let fixed = json(&continued(PROMPT, &format!("-md {} --json -s 3", model(DRAFT))));
     assert!(fixed["speculative_decoding"]["adaptive"].is_null());
@@ -305,10 +314,94 @@ fn tune_measures_and_recommends() {
     for said in ["What a pass takes", "rounds accepting it", "speed-up, forecast", "2 paths"] {
         assert!(run.out.contains(said), "{said}: {}", run.out);
     }
-    let command = format!("\n  forerun chat -m {target}");
+    let command = format!("\n  forerun chat -m {target} -t 1");
     assert!(run.out.contains("Recommendation: ") && run.out.contains(&command), "{}", run.out);
+    assert!(run.err.starts_with("tune: 3 phases, at most 10m in all\n  1. load "), "{}", run.err);
     let svg = fs::read_to_string(plot).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("<polyline"), "{svg}");
+}
+
+#[test]
+fn tune_tells_a_log_how_far_it_is_and_ends_in_time() {
+    let (target, draft) = (model(TARGET), model(DRAFT));
+    // Far more than there is time for.
+    let line = format!("tune -m {target} -md {draft} -t 1 -n 4096 -c 8192 --time-limit 22s");
+    let started = std::time::Instant::now();
+    let run = forerun(&line.split_whitespace().collect::<Vec<_>>());
+    let took = started.elapsed().as_secs_f64();
+    assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+    assert!(took < 25.0, "{took} s: {}", run.err);
+    for said in [
+        "tune: 3 phases, at most 22s in all",
+        "Shorter: --quick (1 minute), --time-limit TIME",
+        " of at most 22s] phase 1 of 3: load",
+        " of at most 22s] phase 2 of 3: acceptance, ",
+        " of at most 22s] phase 3 of 3: measurement, ",
+    ] {
+        assert!(run.err.contains(said), "{said:?} in {}", run.err);
+    }
+    assert!(run.out.contains("Recommendation: "), "{}", run.out);
+}
+
+#[cfg(unix)]
+#[test]
+fn tune_tells_what_there_is_when_ctrl_c_is_pressed() {
+    let (target, draft) = (model(TARGET), model(DRAFT));
+    let line = format!("tune -m {target} -md {draft} -t 1 -n 16");
+    let mut running = run::Running::start(&line.split(' ').collect::<Vec<_>>());
+    running.noted("phase 3 of 3: measurement");
+    let (run, took) = running.interrupted();
+    assert_eq!(run.code, Some(130), "{}{}", run.out, run.err);
+    assert!(took.as_secs() < 5, "{took:?}");
+    assert!(
+        run.out.contains("speed-up, forecast") && run.out.contains("Recommendation: "),
+        "{}",
+        run.out
+    );
+}
+
+#[test]
+fn commands_of_other_programs_are_known() {
+    for (said, here) in
+        [("run", "forerun generate"), ("server", "forerun serve"), ("llama-cli", "forerun chat")]
+    {
+        let run = forerun(&[said, "model.gguf"]);
+        assert_eq!((run.code, run.out.as_str()), (Some(2), ""), "{said}");
+        assert!(run.err.contains(&format!("there is no command '{said}': use ")), "{}", run.err);
+        assert!(run.err.contains(here), "{}", run.err);
+    }
+}
+
+#[test]
+fn a_model_is_named_by_its_place_or_by_its_flag() {
+    let target = model(TARGET);
+    let named = forerun(&["generate", &target, "-t", "1", "--temp", "0", "-n", "4", "-p", PROMPT]);
+    assert_eq!((named.code, named.out), (Some(0), continued(PROMPT, "-n 4").out), "{}", named.err);
+    for command in
+        ["generate -p x", "chat -p x", "serve", "tune", "bench", "certify --spec-type ngram"]
+    {
+        let run = |flags: &str| {
+            let run = forerun(&format!("{command} {flags}").split_whitespace().collect::<Vec<_>>());
+            assert_eq!(run.out, "", "{command} {flags}");
+            (run.code, run.err)
+        };
+        let (code, none) = run("");
+        assert_eq!(code, Some(2), "{none}");
+        assert!(none.contains("no model is named"), "{command}: {none}");
+        let (code, two) = run("one.gguf -m two.gguf");
+        assert_eq!(code, Some(2), "{two}");
+        assert!(
+            two.contains("two models are named, one.gguf and --model two.gguf"),
+            "{command}: {two}"
+        );
+        for flags in ["/none.gguf", "-m /none.gguf"] {
+            let (code, missing) = run(flags);
+            assert!(
+                code == Some(1) && missing.contains("/none.gguf"),
+                "{command} {flags}: {missing}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -323,4 +416,15 @@ fn tune_says_what_is_wrong() {
         assert_eq!(run.code, Some(code), "{line}: {}", run.err);
         assert!(run.err.contains(said), "{line}: {}", run.err);
     }
+}
+
+#[test]
+fn a_simulation_in_which_nothing_finished_says_so() {
+    let report = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/reports/grown.json");
+    let run = forerun(&["simulate", report, "--seconds", "20", "--users", "16"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert!(run.err.contains("no request finished in the simulated time; raise --seconds"));
+    assert!(run.out.starts_with("Simulated: 20 s after 4 s of warm-up; 16 users"), "{}", run.out);
+    assert!(!run.out.contains("0.00") && run.out.contains("100.0 %"), "{}", run.out);
+    assert!(run.out.lines().all(|line| line.chars().count() <= 80), "{}", run.out);
 }

@@ -6,11 +6,12 @@ use std::str::FromStr as _;
 use forerun_decode::{RuleChoice, Sampling};
 
 use super::Files;
-use super::plan::{Axes, Drafting, Kind, Span, Team};
+use super::plan::{Axes, Drafting, Kind, Team};
 use super::record::Stop;
 use super::report::stem;
 use super::users::Address;
-use crate::flags::{ConfigError, ContextLen, EngineFlags, ModelConfig};
+use crate::flags::{ConfigError, ContextLen, EngineFlags, ModelConfig, TargetFlags};
+use crate::span::Span;
 use crate::terminal::file_name;
 
 /// What is decoded where no task is named: the field's most usual ones.
@@ -34,6 +35,8 @@ const SEED: u64 = 1;
 pub(crate) struct BenchFlags {
     #[command(subcommand)]
     command: Option<BenchCommand>,
+    #[command(flatten)]
+    target: TargetFlags,
     #[command(flatten)]
     draft: DraftAxes,
     #[command(flatten)]
@@ -62,9 +65,6 @@ enum BenchCommand {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "What is compared")]
 struct DraftAxes {
-    /// GGUF file of the target
-    #[arg(short, long, value_name = "FILE", required_unless_present = "url")]
-    model: Option<PathBuf>,
     /// GGUF file of a draft model; may be given several times [-md]
     #[arg(long, visible_aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
     draft: Vec<PathBuf>,
@@ -138,7 +138,7 @@ struct RunFlags {
     /// side [default: 0.05]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     precision: Option<f64>,
-    /// Stop after this long, as in 90s, 15m or 1h30m [default: 2h; 4m with --quick]
+    /// Stop after this long, as in 90s, 15m or 1h30m, loading included [default: 2h; 4m with --quick]
     #[arg(long, value_name = "TIME")]
     time_limit: Option<Span>,
     /// A first impression within five minutes: one repeat, a prompt of each task, short texts
@@ -164,7 +164,7 @@ struct RunFlags {
 struct ServerFlags {
     /// Measure an OpenAI-compatible server instead of models, such as http://localhost:8080
     #[arg(long, value_name = "URL")]
-    #[arg(conflicts_with_all = ["model", "draft", "spec_type", "verify", "spec_draft_paths"])]
+    #[arg(conflicts_with_all = ["draft", "spec_type", "verify", "spec_draft_paths"])]
     #[arg(conflicts_with_all = ["spec_draft_n_max", "spec_adaptive"])]
     url: Option<String>,
     /// The same model served without speculation, where a request cannot turn it off
@@ -279,9 +279,13 @@ impl BenchFlags {
             None if quick && is_server => Some(1),
             None => fixed,
         };
-        let place = match self.server.url.clone() {
-            Some(url) => Place::Server(self.server.resolve(url)?),
-            None => Place::Local(Box::new(self.draft.resolve(self.engine)?)),
+        let model = self.target.unless_server(self.server.url.as_deref())?;
+        let place = match (self.server.url.clone(), model) {
+            (Some(url), _) => Place::Server(self.server.resolve(url)?),
+            (None, Some(model)) => {
+                Place::Local(Box::new(self.draft.resolve(self.engine.resolve(model)?)?))
+            }
+            (None, None) => return Err(ConfigError::NoModel),
         };
         Ok(BenchConfig {
             place,
@@ -351,13 +355,16 @@ impl ServerFlags {
             within("--concurrency", *count, 1..=1024)?;
         }
         let (plain_url, key, model) = (self.plain_url, self.api_key, self.model_name);
-        Ok(ServerConfig { address: Address { url, plain_url, key, model }, users })
+        let address = Address { url, plain_url, key, model, until: None };
+        Ok(ServerConfig { address, users })
     }
 }
 
 impl DraftAxes {
-    fn resolve(self, engine: EngineFlags) -> Result<LocalConfig, ConfigError> {
-        let (target, context) = engine.resolve(self.model.clone().unwrap_or_default())?;
+    fn resolve(
+        self,
+        (target, context): (ModelConfig, ContextLen),
+    ) -> Result<LocalConfig, ConfigError> {
         let widths = distinct(or(self.spec_draft_paths.clone(), &[1]));
         let lens = distinct(or(self.spec_draft_n_max.clone(), &[4]));
         for width in &widths {
@@ -570,7 +577,7 @@ mod tests {
             ("-m x -n 1", "--predict is 1; expected 2 to 4096"),
             ("-m x --repeats 0", "--repeats is 0; expected 1 to 1000"),
             ("-m x --precision 2", "--precision is 2; expected a share"),
-            ("-m x --time-limit 5", "expected a length of time"),
+            ("-m x --time-limit soon", "expected a length of time"),
             ("-m x --temp -1", "temperature is -1"),
             ("-m x --temp hot", "invalid value 'hot'"),
             ("-m x --verify best", "there is no rule \"best\": choose one of block"),

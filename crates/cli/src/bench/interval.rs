@@ -16,7 +16,7 @@ use super::metrics::{quantile, ratio};
 use super::record::Measure;
 
 /// What intervals cover.
-pub(super) const LEVEL: f64 = 0.95;
+pub(crate) const LEVEL: f64 = 0.95;
 
 /// Enough that the ends of an interval are as sure as is of use.
 const DRAWS: usize = 4000;
@@ -29,18 +29,18 @@ const SEED: u64 = 2024;
 
 /// A figure and how sure it is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Interval {
+pub(crate) struct Interval {
     /// The figure.
-    pub(super) value: f64,
+    pub(crate) value: f64,
     /// Where it may lie; null where too few texts say anything about that.
-    pub(super) low: Option<f64>,
+    pub(crate) low: Option<f64>,
     /// The other end.
-    pub(super) high: Option<f64>,
+    pub(crate) high: Option<f64>,
 }
 
 impl Interval {
     /// How far the further end is from the figure, as a share of it.
-    pub(super) fn reach(&self) -> f64 {
+    pub(crate) fn reach(&self) -> f64 {
         match (self.low, self.high) {
             (Some(low), Some(high)) => (high / self.value - 1.0).max(1.0 - low / self.value),
             _ => f64::INFINITY,
@@ -48,16 +48,16 @@ impl Interval {
     }
 
     /// Whether it has one on neither side.
-    pub(super) fn excludes(&self, value: f64) -> bool {
+    pub(crate) fn excludes(&self, value: f64) -> bool {
         self.low.is_some_and(|low| low > value) || self.high.is_some_and(|high| high < value)
     }
 }
 
 /// The same prompts by a setting and by plain decoding.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Pair {
+pub(crate) struct Pair {
     /// The prompt, by index.
-    pub(super) prompt: usize,
+    pub(crate) prompt: usize,
     tokens: f64,
     seconds: f64,
     plain_tokens: f64,
@@ -79,7 +79,7 @@ impl Pair {
 
 /// Pairs of what belongs together: a prompt's texts, or where there are too few prompts to draw from,
 /// a prompt's in one repeat.
-pub(super) fn pairs<'a>(
+pub(crate) fn pairs<'a>(
     measures: impl Iterator<Item = &'a Measure>,
     setting: usize,
     plain: usize,
@@ -118,7 +118,7 @@ fn speedup_of<'a>(pairs: impl IntoIterator<Item = &'a Pair>) -> Option<f64> {
 }
 
 /// The speed-up over plain decoding; nothing where no text has both.
-pub(super) fn speedup(pairs: &[Pair]) -> Option<Interval> {
+pub(crate) fn speedup(pairs: &[Pair]) -> Option<Interval> {
     let value = speedup_of(pairs)?;
     let mut random = Philox::new(SEED);
     let draw = || speedup_of(drawn(pairs.len(), &mut random).into_iter().map(|at| &pairs[at]));
@@ -127,7 +127,7 @@ pub(super) fn speedup(pairs: &[Pair]) -> Option<Interval> {
 
 /// By how much the speed-up of `new` is that of `old`, at a level. Where both have the same prompts
 /// they are drawn together.
-pub(super) fn change(old: &[Pair], new: &[Pair], level: f64) -> Option<Interval> {
+pub(crate) fn change(old: &[Pair], new: &[Pair], level: f64) -> Option<Interval> {
     let value = ratio(speedup_of(new)?, speedup_of(old)?)?;
     let same = old.iter().map(|it| it.prompt).eq(new.iter().map(|it| it.prompt));
     let mut random = Philox::new(SEED);

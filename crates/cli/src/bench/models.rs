@@ -75,7 +75,7 @@ pub(super) fn load(
     interrupt: &Interrupt,
     screen: &mut Screen,
 ) -> anyhow::Result<Loaded> {
-    let model = load::load_model("target", wanted.target, interrupt)?;
+    let model = load::load_model("target", wanted.target, interrupt, &screen.progress())?;
     let most = load::context_len(wanted.context, &model)
         .map_or(model.context_len(), |len| len.get() as usize);
     let read = read(prompts, &model, most.saturating_sub(wanted.text_len))?;
@@ -444,7 +444,6 @@ impl Source for Models<'_> {
             if session.is_late() && (repeat, prompt) != (0, 0) {
                 return Ok(Some(Ended::Time));
             }
-            session.show(repeat, self.forecast(repeat, prompt, session));
             if let Some(ended) = self.prompt(repeat, prompt, session)? {
                 return Ok(Some(ended));
             }
@@ -465,6 +464,7 @@ impl Models<'_> {
         let tokens = &all[prompt];
         let (len, count) = (session.config.text_len, session.config.prompts.len());
         let seed = session.config.seed.wrapping_add((repeat * count + prompt) as u64);
+        let texts = self.forecast(repeat, prompt, session);
         for (temperature, degrees) in session.config.temperatures.clone().into_iter().enumerate() {
             for setting in turns(self.ways.len(), repeat + prompt + temperature) {
                 let key =
@@ -472,11 +472,9 @@ impl Models<'_> {
                 if session.is_done(&key) {
                     continue;
                 }
-                if session.is_overdue() && !session.measures.is_empty() {
-                    return Ok(Some(Ended::Time));
-                }
+                session.show(repeat, texts);
                 match self.write(&Text { prompt, tokens, temperature, setting, seed, len }) {
-                    _ if self.interrupt.is_pressed() => return Ok(Some(Ended::Interrupted)),
+                    _ if self.interrupt.is_pressed() => return Ok(Some(session.broken_off())),
                     measure => session.add(Measure { repeat, ..measure? })?,
                 }
             }

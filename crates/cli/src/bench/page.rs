@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::plan::Span;
 use super::plot::{self, Group, Line, interval_text};
 use super::report::{Cell, Place, Report, Spread};
 use super::summary;
 use crate::html::{escape, page_styled, table};
 use crate::machine::ModelFile;
+use crate::span::Span;
 use crate::terminal::bytes;
 
 /// Larger passes read prompts: drafts are not so long, and the chart would show nothing else.

@@ -1,6 +1,5 @@
 //! What is run, in which order, and when it is enough.
 
-use std::fmt;
 use std::str::FromStr;
 
 use forerun_decode::{Drafts, RuleChoice};
@@ -269,47 +268,6 @@ impl super::record::Stop {
     }
 }
 
-/// A length of time, as in 90s, 15m or 1h30m.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Span {
-    /// Its seconds.
-    pub(super) seconds: f64,
-}
-
-impl FromStr for Span {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || "expected a length of time such as 90s, 15m or 1h30m".to_owned();
-        let (mut seconds, mut number) = (0.0, String::new());
-        for character in text.chars() {
-            let unit = match character {
-                's' => 1.0,
-                'm' => 60.0,
-                'h' => 3600.0,
-                digit => {
-                    number.push(digit);
-                    continue;
-                }
-            };
-            seconds += unit * std::mem::take(&mut number).parse::<f64>().map_err(|_| wrong())?;
-        }
-        let valid = number.is_empty() && (1.0..=1e7).contains(&seconds);
-        if valid { Ok(Self { seconds }) } else { Err(wrong()) }
-    }
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let minutes = (self.seconds / 60.0).round();
-        match self.seconds {
-            seconds if seconds < 100.0 => write!(f, "{seconds:.0} s"),
-            seconds if seconds < 5700.0 => write!(f, "{minutes} min"),
-            seconds => write!(f, "{:.1} h", seconds / 3600.0),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::record::Stop;
@@ -444,19 +402,6 @@ mod tests {
         assert!(!stop.room_for_prompt(4, 40.0, 45.0), "two of five take 100, loading took 5");
         let once = Stop { repeats: 1, ..stop };
         assert!(once.room_for_prompt(8, 80.0, 85.0) && !once.room_for_prompt(9, 90.0, 95.0));
-    }
-
-    #[test]
-    fn lengths_of_time_have_units() {
-        let seconds = |text: &str| text.parse::<Span>().map(|span| span.seconds);
-        assert_eq!(seconds("90s"), Ok(90.0));
-        assert_eq!(seconds("1h30m"), Ok(5400.0));
-        assert_eq!(seconds("0.5h"), Ok(1800.0));
-        for wrong in ["", "5", "h", "-5m", "1h5", "0s", "NaNs"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(Span { seconds: 7200.0 }.to_string(), "2.0 h");
-        assert_eq!(Span { seconds: 240.0 }.to_string(), "4 min");
     }
 
     #[test]

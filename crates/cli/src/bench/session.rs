@@ -1,19 +1,15 @@
 //! A run under way: what is measured, what was, and how much time is left.
 
 use std::collections::HashSet;
-use std::time::Instant;
-
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::journal::Journal;
 use super::plan::{Ended, Progress};
 use super::record::{Config, Measure};
 use super::{interval, report};
 use crate::interrupt::Interrupt;
+use crate::progress::Progress as Shown;
+use crate::span::Limit;
 use crate::terminal::Screen;
-
-/// Share of the time limit that finishing a prompt by all settings may take longer.
-const GRACE: f64 = 0.1;
 
 /// What texts come from: models of our own, or a server.
 pub(super) trait Source {
@@ -34,8 +30,8 @@ pub(super) struct Session<'a> {
     pub(super) measures: Vec<Measure>,
     done: HashSet<Key>,
     journal: Journal,
-    started: Instant,
-    bar: ProgressBar,
+    limit: Limit,
+    shown: Shown,
     /// Ctrl-C.
     pub(super) interrupt: &'a Interrupt,
 }
@@ -52,19 +48,11 @@ impl<'a> Session<'a> {
     pub(super) fn new(
         config: Config,
         (journal, measures): (Journal, Vec<Measure>),
-        started: Instant,
+        (limit, shown): (Limit, Shown),
         interrupt: &'a Interrupt,
     ) -> Self {
-        let bar = ProgressBar::new(0);
-        let style =
-            ProgressStyle::with_template("{msg} [{bar:24}] {pos}/{len} texts, at most {eta} left");
-        bar.set_style(style.expect("the template is right").progress_chars("=> "));
-        if !measures.is_empty() {
-            bar.set_position(measures.len() as u64);
-            bar.reset_eta();
-        }
         let done = measures.iter().map(key).collect();
-        Self { config, measures, done, journal, started, bar, interrupt }
+        Self { config, measures, done, journal, limit, shown, interrupt }
     }
 
     /// Whether a text was measured before.
@@ -80,13 +68,12 @@ impl<'a> Session<'a> {
         self.journal.add(&measure)?;
         self.done.insert(key(&measure));
         self.measures.push(measure);
-        self.bar.inc(1);
         Ok(())
     }
 
     /// Seconds since the call began.
     pub(super) fn elapsed_s(&self) -> f64 {
-        self.started.elapsed().as_secs_f64()
+        self.limit.started.elapsed().as_secs_f64()
     }
 
     /// Whether the time is up.
@@ -94,9 +81,9 @@ impl<'a> Session<'a> {
         self.elapsed_s() >= self.config.stop.time_limit_s
     }
 
-    /// Whether the time is up beyond what may be spent on letting every setting have its turn.
-    pub(super) fn is_overdue(&self) -> bool {
-        self.elapsed_s() >= (1.0 + GRACE) * self.config.stop.time_limit_s
+    /// Why a text was broken off.
+    pub(super) fn broken_off(&self) -> Ended {
+        if self.interrupt.is_expired() { Ended::Time } else { Ended::Interrupted }
     }
 
     /// What a repeat's texts took, with prompts.
@@ -113,10 +100,11 @@ impl<'a> Session<'a> {
         first.map(|measure| measure.prompt + 1).max().unwrap_or(0)
     }
 
-    /// Shows how far it is, of so many texts in all.
+    /// Shows how far it is, of about so many texts in all.
     pub(super) fn show(&self, repeat: usize, texts: usize) {
-        self.bar.set_message(format!("repeat {}", repeat + 1));
-        self.bar.set_length((texts as u64).max(self.bar.position()));
+        let (done, most) = (self.measures.len(), self.config.stop.repeats);
+        let share = self.limit.share().max(done as f64 / texts.max(1) as f64);
+        self.shown.show(share, format!("repeat {}/{most}, {done} texts", repeat + 1));
     }
 
     /// Runs repeats until it is enough.
@@ -128,12 +116,6 @@ impl<'a> Session<'a> {
         source: &mut dyn Source,
         screen: &mut Screen,
     ) -> anyhow::Result<Ended> {
-        let ended = self.repeats(source, screen);
-        self.bar.finish_and_clear();
-        ended
-    }
-
-    fn repeats(&mut self, source: &mut dyn Source, screen: &mut Screen) -> anyhow::Result<Ended> {
         for repeat in 0.. {
             let known = self.measures.len();
             if let Some(ended) = source.repeat(repeat, self)? {
@@ -147,7 +129,7 @@ impl<'a> Session<'a> {
             };
             if self.measures.len() > known {
                 let texts = self.measures.len() - known;
-                self.bar.suspend(|| screen.note(&said(&progress, texts)));
+                screen.note(&said(&progress, texts));
             }
             if let Some(ended) = self.config.stop.rule(&progress) {
                 return Ok(ended);

@@ -17,6 +17,7 @@ use super::record::{Config, Measure, ServerRecord, Setting, UserTimes};
 use super::session::{Session, Source};
 use crate::client::Client;
 use crate::interrupt::Interrupt;
+use crate::progress::Progress;
 use crate::prompts::Prompt;
 
 const PATH: &str = "/v1/chat/completions";
@@ -38,6 +39,8 @@ pub(super) struct Address {
     pub(super) key: Option<String>,
     /// The model's name.
     pub(super) model: Option<String>,
+    /// When all requests break off.
+    pub(super) until: Option<Instant>,
 }
 
 /// A server that was asked what it can do.
@@ -55,9 +58,14 @@ impl Users {
     /// # Errors
     /// Where it cannot be reached, or refuses.
     pub(super) fn meet(address: Address, prompts: Vec<Prompt>) -> anyhow::Result<Self> {
-        let client = Client::new(&address.url, address.key.clone(), LIMIT)?;
-        let other = |url: &String| Client::new(url, address.key.clone(), LIMIT);
-        let plain = address.plain_url.as_ref().map(other).transpose()?;
+        let client = |url: &String| {
+            let client = Client::new(url, address.key.clone(), LIMIT)?;
+            Ok::<_, anyhow::Error>(
+                address.until.map_or(client.clone(), |until| client.until(until)),
+            )
+        };
+        let plain = address.plain_url.as_ref().map(client).transpose()?;
+        let client = client(&address.url)?;
         let model = address.model.map_or_else(|| first_model(&client), Ok)?;
         let mut users = Self {
             plain,
@@ -110,10 +118,15 @@ impl Users {
     ///
     /// # Errors
     /// Where a request fails.
-    pub(super) fn warm_up(&self, interrupt: &Interrupt) -> anyhow::Result<()> {
-        for client in std::iter::once(&self.client).chain(&self.plain) {
-            for prompt in &self.prompts {
+    pub(super) fn warm_up(&self, interrupt: &Interrupt, shown: &Progress) -> anyhow::Result<()> {
+        let count = self.prompts.len();
+        let clients = std::iter::once(&self.client).chain(&self.plain);
+        let all = (count * clients.clone().count()) as f64;
+        for (server, client) in clients.enumerate() {
+            for (index, prompt) in self.prompts.iter().enumerate() {
                 anyhow::ensure!(!interrupt.is_pressed(), "interrupted");
+                let done = (server * count + index) as f64 / all;
+                shown.show(done, format!("prompt {} of {count}", index + 1));
                 client.post(PATH, &self.body(&prompt.text, 1, 0.0))?;
             }
         }
@@ -275,7 +288,7 @@ impl Source for Users {
         let config = session.config.clone();
         let texts = |setting: &Setting| self.prompts.len().max(REQUESTS_EACH * setting.users);
         let each: usize = config.settings.iter().map(texts).sum();
-        session.show(repeat, each * config.temperatures.len() * config.stop.repeats);
+        let texts = each * config.temperatures.len() * config.stop.repeats;
         for (turn, temperature) in config.temperatures.iter().enumerate() {
             for setting in turns(config.settings.len(), repeat + turn) {
                 let job = Job { repeat, prompt: 0, temperature: *temperature, setting };
@@ -286,9 +299,13 @@ impl Source for Users {
                 if session.is_late() && !session.measures.is_empty() {
                     return Ok(Some(Ended::Time));
                 }
+                session.show(repeat, texts);
                 let readings = self.phase(&config, &job, session.interrupt);
                 if session.interrupt.is_pressed() {
-                    return Ok(Some(Ended::Interrupted));
+                    return Ok(Some(session.broken_off()));
+                }
+                if readings.is_err() && session.is_late() {
+                    return Ok(Some(Ended::Time));
                 }
                 for measure in readings? {
                     session.add(measure)?;

@@ -4,15 +4,41 @@
 use std::fmt::Write as _;
 
 use forerun_decode::Drift;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::decoder::{DecoderFinding, Ended};
 use super::rule::RuleProof;
 use super::server::ServerFinding;
 use crate::html;
+use crate::span::Span;
+use crate::terminal::wrapped;
 
 /// The version of the JSON document.
 const SCHEMA: &str = "forerun-certificate/1";
+
+/// What a test came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// Nothing wrong was found, and as little as was asked for would have been.
+    Passed,
+    /// Something is proved wrong.
+    Failed,
+    /// Nothing wrong was found, but not enough was tested.
+    Inconclusive,
+}
+
+impl Verdict {
+    /// How it looks on the page.
+    fn class(self) -> &'static str {
+        match self {
+            Self::Passed => "good",
+            Self::Failed => "bad",
+            Self::Inconclusive => "open",
+        }
+    }
+}
 
 /// All that was found.
 #[derive(Debug, Clone)]
@@ -25,6 +51,12 @@ pub(crate) struct Certificate {
     pub(crate) broken: Option<&'static str>,
     /// The false-alarm rate.
     pub(crate) false_alarm: f64,
+    /// How small a fault had to be found.
+    pub(crate) power: f64,
+    /// What the command was allowed to take.
+    pub(crate) time_limit: Span,
+    /// The phase in which the time was over, where the decoder was not tested at all.
+    pub(crate) cut: Option<&'static str>,
     /// (a) the rule; none where it cannot be enumerated.
     pub(crate) rule: Option<RuleProof>,
     /// (b) the decoder.
@@ -38,44 +70,86 @@ pub(crate) struct Certificate {
 /// The verdict on a part, for people.
 struct Part {
     title: &'static str,
-    passed: bool,
+    class: Verdict,
     verdict: String,
     about: String,
     facts: Vec<(&'static str, String)>,
 }
 
 impl Certificate {
-    /// Whether nothing that was tested is wrong.
-    pub(crate) fn passed(&self) -> bool {
-        self.rule.as_ref().is_none_or(|rule| rule.lossless)
-            && self.decoder.as_ref().is_none_or(|decoder| decoder.passed)
-            && self.server.as_ref().is_none_or(|server| server.passed)
+    /// What it all comes to.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let rule = self.rule.as_ref().map(rule_verdict);
+        let decoder = self.decoder.as_ref().map(|decoder| decoder.verdict);
+        let server = self.server.as_ref().map(|server| server.verdict);
+        let cut = self.cut.map(|_| Verdict::Inconclusive);
+        let all = [rule, decoder, server, cut];
+        if all.contains(&Some(Verdict::Failed)) {
+            Verdict::Failed
+        } else if all.contains(&Some(Verdict::Inconclusive)) {
+            Verdict::Inconclusive
+        } else {
+            Verdict::Passed
+        }
     }
 
-    /// Whether it was cut short.
-    pub(crate) fn is_interrupted(&self) -> bool {
-        let ends = [
-            self.decoder.as_ref().map(|decoder| decoder.ended),
-            self.server.as_ref().map(|server| server.ended),
-        ];
-        ends.contains(&Some(Ended::Interrupted))
+    /// The verdict in a few words.
+    fn says(&self) -> String {
+        match (self.verdict(), &self.broken) {
+            (Verdict::Passed, _) => "PASSED: nothing that was tested is wrong.".to_owned(),
+            (Verdict::Failed, None) => {
+                "FAILED: the output does not follow the target's law.".to_owned()
+            }
+            (Verdict::Failed, Some(broken)) => {
+                format!("FAILED, as it should: broken on purpose ({broken}).")
+            }
+            (Verdict::Inconclusive, Some(broken)) => format!(
+                "INCONCLUSIVE: broken on purpose ({broken}), and not found out by what was tested. \
+                 Raise --time-limit."
+            ),
+            (Verdict::Inconclusive, None) => {
+                format!("INCONCLUSIVE: nothing wrong was found, but {}", self.missing())
+            }
+        }
     }
 
-    /// The verdict in a line.
-    fn verdict(&self) -> String {
-        let untested = self.server.as_ref().is_some_and(|server| !server.tested);
-        match (self.passed(), &self.broken) {
-            (true, None) => "PASSED: nothing that was tested is wrong.".to_owned(),
-            (true, Some(broken)) => {
-                format!(
-                    "PASSED, though it was broken on purpose ({broken}): the test was too small."
-                )
+    /// Why nothing can be concluded, and what to do.
+    fn missing(&self) -> String {
+        let limit = self.time_limit;
+        if let Some(phase) = self.cut {
+            return format!(
+                "the time limit of {limit} was over in the phase \"{phase}\", before any text was \
+                 tested. Raise --time-limit."
+            );
+        }
+        let short = |ended: Ended, what: &str, found: Option<f64>| {
+            let why = match ended {
+                Ended::Interrupted => "Ctrl-C ended the test".to_owned(),
+                Ended::Pairs => "as many pairs of texts as --pairs allows were seen".to_owned(),
+                _ => format!("the time limit of {limit} ended the test"),
+            };
+            let found = found.map_or("none of any size".to_owned(), percent);
+            let (wanted, more) = (
+                percent(self.power),
+                match ended {
+                    Ended::Pairs => "--pairs",
+                    _ => "--time-limit",
+                },
+            );
+            format!(
+                "{why} before it could have found {what} of {wanted}; it could have found \
+                 {found}. Raise {more}, or ask for less with --power."
+            )
+        };
+        match (&self.server, &self.decoder) {
+            (Some(server), _) if !server.tested => {
+                "the server drafted nothing, so nothing was tested. Turn its speculation on, or give \
+                 --on and --off."
+                    .to_owned()
             }
-            (false, None) if untested => {
-                "NOT TESTED: the server drafted nothing, so there was nothing to find.".to_owned()
-            }
-            (false, None) => "FAILED: the output does not follow the target's law.".to_owned(),
-            (false, Some(broken)) => format!("FAILED, as it should: broken on purpose ({broken})."),
+            (Some(server), _) => short(server.ended, "a difference", server.smallest_difference),
+            (None, Some(it)) => short(it.ended, "a share of wrong tokens", it.smallest_share),
+            (None, None) => "nothing was tested.".to_owned(),
         }
     }
 
@@ -93,9 +167,11 @@ impl Certificate {
         };
         json!({
             "schema": SCHEMA,
-            "verdict": if self.passed() { "passed" } else { "failed" },
+            "verdict": self.verdict(),
             "broken_on_purpose": self.broken,
             "false_alarm": self.false_alarm,
+            "power": self.power,
+            "cut_short_in": self.cut,
             "about": self.about,
             "settings": self.settings,
             "rule": self.rule,
@@ -115,23 +191,23 @@ impl Certificate {
             }
         }
         out.push('\n');
-        out.push_str(&self.verdict());
+        out.push_str(&wrapped(&self.says()));
         out
     }
 
     /// The page.
     pub(crate) fn html(&self) -> String {
-        let class = if self.passed() { "good" } else { "bad" };
+        let class = self.verdict().class();
         let mut body = format!(
             "<p class=\"verdict {class}\">{}</p>\n\
              <p>Speculative decoding may only change how fast a text comes, never what it says. This page states what was \
              tested of that, what the tests would have found, and what they did find. False-alarm rate: {} (a right decoder \
              fails that often).</p>\n",
-            html::escape(&self.verdict()),
+            html::escape(&self.says()),
             self.false_alarm
         );
         for part in self.parts() {
-            let class = if part.passed { "good" } else { "bad" };
+            let class = part.class.class();
             write!(
                 body,
                 "<h2>{}</h2>\n<p class=\"{class}\">{}</p>\n<p>{}</p>\n",
@@ -173,14 +249,25 @@ impl Certificate {
     }
 }
 
+fn rule_verdict(proof: &RuleProof) -> Verdict {
+    match (proof.lossless, proof.complete) {
+        (false, _) => Verdict::Failed,
+        (true, true) => Verdict::Passed,
+        (true, false) => Verdict::Inconclusive,
+    }
+}
+
 fn rule_part(proof: &RuleProof) -> Part {
-    let verdict = match proof.lossless {
-        true => format!("{} is lossless on every model tried", proof.rule),
-        false => format!("{} is NOT lossless", proof.rule),
+    let verdict = match rule_verdict(proof) {
+        Verdict::Passed => format!("{} is lossless on every model tried", proof.rule),
+        Verdict::Failed => format!("{} is NOT lossless", proof.rule),
+        Verdict::Inconclusive => {
+            format!("{} is lossless on the models there was time for", proof.rule)
+        }
     };
     Part {
         title: "The rule, by enumeration",
-        passed: proof.lossless,
+        class: rule_verdict(proof),
         verdict,
         about: "Every draft and every verdict on small models, with their exact probabilities: nothing is sampled. An error \
                 above rounding would be a proof that the rule changes the output."
@@ -214,11 +301,13 @@ fn decoder_part(found: &DecoderFinding, false_alarm: f64) -> Part {
     facts.push(("took", format!("{:.0} s; ended by {}", found.seconds, ended(found.ended))));
     Part {
         title: "The decoder, on this model",
-        passed: found.passed,
-        verdict: match found.passed {
-            true => "drafted texts follow plain decoding's law, as far as was tested".to_owned(),
-            false => "drafted texts do NOT follow plain decoding's law".to_owned(),
-        },
+        class: found.verdict,
+        verdict: match found.verdict {
+            Verdict::Passed => "drafted texts follow plain decoding's law, as far as was tested",
+            Verdict::Failed => "drafted texts do NOT follow plain decoding's law",
+            Verdict::Inconclusive => "nothing wrong was found, but too little was tested",
+        }
+        .to_owned(),
         about: "Every token of drafted texts is held against the law plain decoding would have drawn it from, by a test that \
                 bets on laws it might follow instead; and texts of both kinds are compared as samples. Evidence is how many \
                 times likelier the data are if something is wrong, as a power of ten. The smallest share is that of tokens \
@@ -243,7 +332,7 @@ fn engine_part(drift: &[(usize, Drift)]) -> Part {
     };
     Part {
         title: "The engine: rows in blocks against rows one by one",
-        passed: true,
+        class: Verdict::Passed,
         verdict: match none {
             true => "no drift".to_owned(),
             false => "rows depend a little on the block they are scored in".to_owned(),
@@ -265,12 +354,14 @@ fn server_part(found: &ServerFinding, false_alarm: f64) -> Part {
     };
     Part {
         title: "The server, speculation on against off",
-        passed: found.passed,
-        verdict: match (found.tested, found.passed) {
-            (false, _) => "nothing was drafted, so nothing was tested".to_owned(),
-            (true, true) => "texts are of one law, as far as was tested".to_owned(),
-            (true, false) => "texts with speculation on are NOT of the law of those with it off".to_owned(),
-        },
+        class: found.verdict,
+        verdict: match (found.tested, found.verdict) {
+            (false, _) => "nothing was drafted, so nothing was tested",
+            (_, Verdict::Passed) => "texts are of one law, as far as was tested",
+            (_, Verdict::Failed) => "texts with speculation on are NOT of the law of those with it off",
+            (_, Verdict::Inconclusive) => "nothing wrong was found, but too little was tested",
+        }
+        .to_owned(),
         about: "The same requests with speculation on and off, compared as samples by a test that learns to tell them apart; if \
                 they are of one law it cannot. The smallest difference is that of something half of all texts show, which would \
                 have been expected to be found. Greedy texts may differ where two tokens are nearly as likely, which is no \
@@ -295,7 +386,11 @@ fn evidence(tens: f64, false_alarm: f64) -> String {
 }
 
 fn share(share: Option<f64>) -> String {
-    share.map_or("none: too little was seen".to_owned(), |it| format!("{:.2} %", 100.0 * it))
+    share.map_or("none: too little was seen".to_owned(), percent)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
 }
 
 fn ended(ended: Ended) -> &'static str {

@@ -3,13 +3,16 @@
 use std::time::{Duration, Instant};
 
 use forerun_decode::{Plan, Sampling};
-use indicatif::ProgressBar;
 use serde::Serialize;
 
+use super::certificate::Verdict;
+use super::flags::DIFFERENCE;
 use super::law::LawTest;
 use super::pairs::{PairTest, Sample, smallest_difference};
 use super::writer::{Scorer, Tally, Text, Way, Writer};
 use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::span::Limit;
 
 /// Tokens of each text that the comparison of two samples looks at. Longer beginnings hardly ever
 /// come twice.
@@ -20,10 +23,10 @@ const PAIR_LEN: usize = 6;
 pub(super) struct Limits {
     /// How often a right decoder may be accused.
     pub(super) false_alarm: f64,
-    /// The share of wrong tokens that must be found.
+    /// How small a fault must be found: a share of wrong tokens, or of texts that differ.
     pub(super) power: f64,
-    /// The longest it may take.
-    pub(super) time: Duration,
+    /// The longest the command may take.
+    pub(super) limit: Limit,
     /// Tokens of a text.
     pub(super) text_len: usize,
 }
@@ -76,6 +79,8 @@ pub(crate) struct DecoderFinding {
     pub(crate) made_differently: u64,
     pub(crate) seconds: f64,
     pub(crate) ended: Ended,
+    pub(crate) verdict: Verdict,
+    /// Whether the verdict is that.
     pub(crate) passed: bool,
 }
 
@@ -113,12 +118,17 @@ impl Running {
 }
 
 impl DecoderTest<'_> {
-    pub(super) fn run(mut self, bar: &ProgressBar) -> anyhow::Result<DecoderFinding> {
+    pub(super) fn run(mut self, progress: &Progress) -> anyhow::Result<DecoderFinding> {
         let started = Instant::now();
         let mut running = Running::default();
+        let Limits { power, limit, .. } = self.limits;
+        progress.show(0.0, "the first texts");
         let ended = loop {
             if let Err(error) = self.batch(&mut running) {
                 // What was tested before counts.
+                if self.interrupt.is_expired() {
+                    break Ended::Time;
+                }
                 if self.interrupt.is_pressed() && running.texts > 0 {
                     break Ended::Interrupted;
                 }
@@ -126,24 +136,38 @@ impl DecoderTest<'_> {
             }
             let share = running.law.smallest_share(self.limits.false_alarm);
             let evidence = running.evidence();
-            bar.set_message(format!(
-                "{} tokens, evidence {:+.1}, smallest share {}",
-                running.law.tokens(),
-                evidence / std::f64::consts::LN_10,
-                share.map_or("none yet".to_owned(), |share| format!("{:.2} %", 100.0 * share))
-            ));
-            bar.set_position(started.elapsed().as_secs());
+            let left = (limit.share()).max(share.map_or(0.0, |share| power / share));
+            progress.show(
+                left,
+                format!(
+                    "{} tokens, would find {}, evidence {:+.1}",
+                    running.law.tokens(),
+                    share.map_or("nothing yet".to_owned(), |it| format!("{:.2} %", 100.0 * it)),
+                    evidence / std::f64::consts::LN_10,
+                ),
+            );
             if evidence >= self.limits.proof() || running.twice.1 > 0 {
                 break Ended::Proof;
             }
-            if share.is_some_and(|share| share <= self.limits.power) {
+            if self.is_enough(&running) {
                 break Ended::Power;
-            }
-            if started.elapsed() >= self.limits.time {
-                break Ended::Time;
             }
         };
         Ok(self.finding(&running, ended, started.elapsed()))
+    }
+
+    /// Whether a fault as small as was asked for would have been found.
+    fn is_enough(&self, running: &Running) -> bool {
+        let Limits { false_alarm, power, .. } = self.limits;
+        match running.law.smallest_share(false_alarm) {
+            Some(share) => share <= power,
+            // What the drafter would say is not known, or is what the target says: texts decide.
+            None => {
+                let pairs = running.pairs.pairs().max(running.twice.0);
+                power > 0.0
+                    && smallest_difference(pairs, false_alarm).is_some_and(|it| it <= DIFFERENCE)
+            }
+        }
     }
 
     /// A text of either kind in each slot.
@@ -184,6 +208,11 @@ impl DecoderTest<'_> {
     fn finding(&self, running: &Running, ended: Ended, time: Duration) -> DecoderFinding {
         let tens = |evidence: f64| evidence / std::f64::consts::LN_10;
         let Limits { false_alarm, .. } = self.limits;
+        let verdict = match ended {
+            Ended::Proof => Verdict::Failed,
+            Ended::Power => Verdict::Passed,
+            Ended::Pairs | Ended::Time | Ended::Interrupted => Verdict::Inconclusive,
+        };
         DecoderFinding {
             texts: running.texts,
             tokens: running.law.tokens(),
@@ -199,7 +228,8 @@ impl DecoderTest<'_> {
             made_differently: running.twice.1,
             seconds: time.as_secs_f64(),
             ended,
-            passed: ended != Ended::Proof,
+            verdict,
+            passed: verdict == Verdict::Passed,
         }
     }
 }

@@ -175,8 +175,9 @@ impl Power {
     const EVERY: u64 = 8;
 
     fn add(&mut self, position: &Position<'_>) {
-        let Some(drafter) = position.drafter else { return };
         self.positions += 1;
+        // Where the drafter says nothing, no token is its.
+        let Some(drafter) = position.drafter else { return };
         let gains = |prob: f64, token: Token, stake: f64| {
             let ratio = drafter.prob(token) / smoothed(position, token) * (1.0 - LEEWAY);
             prob * (1.0 + stake * (ratio - 1.0)).ln()
@@ -268,6 +269,22 @@ mod tests {
         let share = share(&test).unwrap();
         let found = (0..20).filter(|seed| found_after(share, *seed, 4000).is_some()).count();
         assert!((5..=18).contains(&found), "{found} of 20 at a share of {share}");
+    }
+
+    #[test]
+    fn a_drafter_that_says_little_is_found_out_later() {
+        let (law, drafter) = (dist(&[0.4, 0.3, 0.2, 0.09, 0.01]), dist(&[0.3, 0.1, 0.2, 0.1, 0.3]));
+        let share = |silent: u64| {
+            let mut test = LawTest::default();
+            for count in 0..8000 {
+                let drafter =
+                    Some(&drafter).filter(|_| (count / Power::EVERY).is_multiple_of(silent));
+                let position = Position { law: &law, uncut: &law, bare: &law, drafter, luck: 1.0 };
+                test.see(&position, Token(0));
+            }
+            test.smallest_share(1e-3).unwrap()
+        };
+        assert!(share(4) > 1.5 * share(1), "{} and {}", share(4), share(1));
     }
 
     #[test]

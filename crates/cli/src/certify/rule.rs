@@ -31,6 +31,8 @@ pub(crate) struct RuleProof {
     pub(crate) worst_error: f64,
     /// Whether that is no more than rounding.
     pub(crate) lossless: bool,
+    /// Whether all models were gone through.
+    pub(crate) complete: bool,
 }
 
 /// How drafts are made where the rule is used.
@@ -65,8 +67,13 @@ impl InUse {
         }
     }
 
-    /// Enumerates. The coupled rule spends no chance that could be: its noise comes from the seed.
-    pub(super) fn prove(&self, verification: &Verification) -> Result<Option<RuleProof>, Refusal> {
+    /// Enumerates, for as long as `go_on` says so when it is told how much is done. The coupled rule
+    /// spends no chance that could be: its noise comes from the seed.
+    pub(super) fn prove(
+        &self,
+        verification: &Verification,
+        mut go_on: impl FnMut(f64) -> bool,
+    ) -> Result<Option<RuleProof>, Refusal> {
         let Verification::Rule(rule) = verification else { return Ok(None) };
         let (drafts, drafting) = self.drafting();
         let mut proof = RuleProof {
@@ -76,15 +83,21 @@ impl InUse {
             drafts_seen: 0,
             worst_error: 0.0,
             lossless: true,
+            complete: false,
         };
+        let all = (SHAPES.len() * Kind::ALL.len()) as f64 * SEEDS as f64;
         for (vocab_len, len) in SHAPES {
             for kind in Kind::ALL {
                 for seed in 0..SEEDS {
+                    if !go_on(proof.models as f64 / all) {
+                        return Ok(Some(proof));
+                    }
                     let model = Model::random(kind, Shape { vocab_len, len }, seed);
                     proof.add(&examine(&model, &*drafting, &**rule)?);
                 }
             }
         }
+        proof.complete = true;
         Ok(Some(proof))
     }
 }
@@ -120,10 +133,22 @@ mod tests {
                 _ => Scheme::Slots,
             };
             let in_use = in_use(scheme, if several { 2 } else { 1 });
-            let proof = in_use.prove(&choice.verification(1)).unwrap();
+            let proof = in_use.prove(&choice.verification(1), |_| true).unwrap();
             assert_eq!(proof.is_none(), choice == RuleChoice::Coupled);
             assert!(proof.is_none_or(|proof| proof.lossless && proof.models > 100), "{choice:?}");
         }
+    }
+
+    #[test]
+    fn a_proof_that_is_broken_off_says_so() {
+        let mut looks = 0;
+        let go_on = |_| {
+            looks += 1;
+            looks <= 5
+        };
+        let proof = in_use(Scheme::Slots, 1).prove(&RuleChoice::Block.verification(1), go_on);
+        let proof = proof.unwrap().unwrap();
+        assert_eq!((proof.models, proof.complete, proof.lossless), (5, false, true));
     }
 
     #[test]
@@ -131,7 +156,7 @@ mod tests {
         let in_use = in_use(Scheme::Slots, 1);
         for fault in Fault::value_variants() {
             if let Some(verification) = fault.rule() {
-                let proof = in_use.prove(&verification).unwrap().unwrap();
+                let proof = in_use.prove(&verification, |_| true).unwrap().unwrap();
                 assert!(!proof.lossless && proof.worst_error > 1e-4, "{fault:?}: {proof:?}");
             }
         }

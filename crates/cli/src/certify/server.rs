@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use forerun_decode::{Sampling, Token};
-use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::certificate::Verdict;
 use super::decoder::{Ended, Limits};
 use super::pairs::{PairTest, Sample, smallest_difference};
 use crate::client::Client;
 use crate::flags::SamplingConfig;
 use crate::interrupt::Interrupt;
+use crate::progress::Progress;
 use crate::prompts::Prompt;
 
 /// Pairs asked for between two looks at the evidence.
@@ -64,6 +65,8 @@ pub(crate) struct ServerFinding {
     pub(crate) ended: Ended,
     /// Whether anything was drafted at all, as far as can be told.
     pub(crate) tested: bool,
+    pub(crate) verdict: Verdict,
+    /// Whether the verdict is that.
     pub(crate) passed: bool,
 }
 
@@ -76,38 +79,27 @@ struct Said {
     lossless: Option<bool>,
 }
 
+/// What was seen so far.
+#[derive(Debug, Default)]
+struct Seen {
+    test: PairTest,
+    said: Said,
+    greedy: u64,
+    greedy_same: u64,
+}
+
 impl ServerTest<'_> {
-    pub(super) fn run(self, bar: &ProgressBar) -> anyhow::Result<ServerFinding> {
+    pub(super) fn run(self, progress: &Progress) -> anyhow::Result<ServerFinding> {
         let started = Instant::now();
-        let (greedy, greedy_same) = self.greedy()?;
-        let (mut test, mut said) = (PairTest::default(), Said::default());
-        let ended = loop {
-            let first = usize::try_from(test.pairs())?;
-            match self.pairs(first, &mut said) {
-                Ok(pairs) => pairs.iter().for_each(|(one, other)| test.see(one, other)),
-                // What was tested before counts.
-                Err(_) if self.interrupt.is_pressed() && first > 0 => break Ended::Interrupted,
-                Err(error) => return Err(error),
-            }
-            let difference = smallest_difference(test.pairs(), self.limits.false_alarm);
-            bar.set_message(format!(
-                "{} pairs, evidence {:+.1}, smallest difference {}",
-                test.pairs(),
-                test.evidence() / std::f64::consts::LN_10,
-                difference.map_or("none yet".to_owned(), |it| format!("{:.0} %", 100.0 * it))
-            ));
-            bar.set_position(started.elapsed().as_secs());
-            if test.evidence() >= self.limits.proof() {
-                break Ended::Proof;
-            }
-            if test.pairs() >= self.pairs_max {
-                break Ended::Pairs;
-            }
-            if started.elapsed() >= self.limits.time {
-                break Ended::Time;
-            }
-        };
+        let mut seen = Seen::default();
+        let ended = self.ask_all(&mut seen, progress)?;
+        let Seen { test, said, greedy, greedy_same } = seen;
         let tested = said.drafted != Some(0);
+        let verdict = match ended {
+            Ended::Proof => Verdict::Failed,
+            Ended::Power if tested => Verdict::Passed,
+            _ => Verdict::Inconclusive,
+        };
         Ok(ServerFinding {
             url: self.on.base().to_owned(),
             plain_url: self.off.base().to_owned(),
@@ -123,10 +115,57 @@ impl ServerTest<'_> {
             seconds: started.elapsed().as_secs_f64(),
             ended,
             tested,
-            passed: ended != Ended::Proof && tested,
+            verdict,
+            passed: verdict == Verdict::Passed,
             on: self.on_body,
             off: self.off_body,
         })
+    }
+
+    /// Asks until something is proved or the limits are reached.
+    fn ask_all(&self, seen: &mut Seen, progress: &Progress) -> anyhow::Result<Ended> {
+        let Limits { power, limit, false_alarm, .. } = self.limits;
+        if let Err(error) = self.greedy(seen, progress) {
+            return if self.is_late() { Ok(Ended::Time) } else { Err(error) };
+        }
+        progress.phase(1);
+        loop {
+            let first = usize::try_from(seen.test.pairs())?;
+            match self.pairs(first, &mut seen.said) {
+                Ok(pairs) => pairs.iter().for_each(|(one, other)| seen.test.see(one, other)),
+                // What was tested before counts.
+                Err(_) if self.is_late() => return Ok(Ended::Time),
+                Err(_) if self.interrupt.is_pressed() && first > 0 => {
+                    return Ok(Ended::Interrupted);
+                }
+                Err(error) => return Err(error),
+            }
+            let (pairs, evidence) = (seen.test.pairs(), seen.test.evidence());
+            let difference = smallest_difference(pairs, false_alarm);
+            progress.show(
+                limit.share().max(difference.map_or(0.0, |it| (power / it).powi(2))),
+                format!(
+                    "{pairs} pairs, would find {}, evidence {:+.1}",
+                    difference
+                        .map_or("nothing yet".to_owned(), |it| format!("{:.0} %", 100.0 * it)),
+                    evidence / std::f64::consts::LN_10,
+                ),
+            );
+            if evidence >= self.limits.proof() {
+                return Ok(Ended::Proof);
+            }
+            if difference.is_some_and(|difference| difference <= power) {
+                return Ok(Ended::Power);
+            }
+            if pairs >= self.pairs_max {
+                return Ok(Ended::Pairs);
+            }
+        }
+    }
+
+    /// Whether the time is over: requests break off then.
+    fn is_late(&self) -> bool {
+        self.interrupt.is_expired() || self.limits.limit.share() >= 1.0
     }
 
     /// Texts of either kind for the next prompts, asked for side by side.
@@ -165,13 +204,16 @@ impl ServerTest<'_> {
     }
 
     /// Every prompt once in both ways at temperature 0.
-    fn greedy(&self) -> anyhow::Result<(u64, u64)> {
-        let mut same = 0;
-        for prompt in 0..self.prompts.len() {
+    fn greedy(&self, seen: &mut Seen, progress: &Progress) -> anyhow::Result<()> {
+        let count = self.prompts.len();
+        for prompt in 0..count {
+            let said = format!("prompt {} of {count}", prompt + 1);
+            progress.show(prompt as f64 / count as f64, said);
             let (on, off) = (self.ask(prompt, true, 0.0)?, self.ask(prompt, false, 0.0)?);
-            same += u64::from(text(&on) == text(&off));
+            seen.greedy += 1;
+            seen.greedy_same += u64::from(text(&on) == text(&off));
         }
-        Ok((self.prompts.len() as u64, same))
+        Ok(())
     }
 
     fn ask(&self, prompt: usize, on: bool, temperature: f32) -> anyhow::Result<Value> {

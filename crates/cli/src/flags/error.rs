@@ -1,5 +1,7 @@
 //! What is wrong with a command line that can be read.
 
+use std::path::PathBuf;
+
 use forerun_decode::{RuleMismatch, SamplingError, StopError};
 
 /// Why flags are refused. Nothing was loaded.
@@ -15,6 +17,20 @@ pub(crate) enum ConfigError {
         /// What may be said.
         expected: String,
     },
+    /// No model was named.
+    #[error("no model is named: add its GGUF file, as MODEL or with --model <FILE>")]
+    NoModel,
+    /// Two models were named.
+    #[error("two models are named, {} and --model {}: name one", target.display(), model.display())]
+    ModelTwice {
+        /// By its place.
+        target: PathBuf,
+        /// By the flag.
+        model: PathBuf,
+    },
+    /// A model and a server were named.
+    #[error("--model cannot be used with --url: name a model or a server")]
+    ModelAndServer,
     /// A drafter lacks what it drafts from.
     #[error("--spec-type {drafter} drafts from a file: add {flag} FILE")]
     NothingToDraftFrom {

@@ -1,7 +1,7 @@
 //! The target: which file, and how it is run.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
 use forerun_llama::{CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode};
@@ -22,11 +22,53 @@ const BATCH_LEN_MAX: u32 = 1 << 16;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Target")]
 pub(crate) struct ModelFlags {
-    /// GGUF file of the target
-    #[arg(short, long, env = "LLAMA_ARG_MODEL", value_name = "FILE")]
-    model: PathBuf,
+    #[command(flatten)]
+    target: TargetFlags,
     #[command(flatten)]
     engine: EngineFlags,
+}
+
+/// The variable that names the target.
+const MODEL_VARIABLE: &str = "LLAMA_ARG_MODEL";
+
+/// The target's file, as given: by its place, as ollama's users type it, or by llama.cpp's flag.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Target")]
+pub(crate) struct TargetFlags {
+    /// GGUF file of the target; the same as --model
+    #[arg(value_name = "MODEL", help_heading = "Arguments")]
+    target: Option<PathBuf>,
+    /// GGUF file of the target
+    #[arg(short, long, env = MODEL_VARIABLE, value_name = "FILE")]
+    model: Option<PathBuf>,
+}
+
+impl TargetFlags {
+    /// The file that was named.
+    pub(crate) fn path(self) -> Result<PathBuf, ConfigError> {
+        match (self.target, self.model) {
+            (Some(target), Some(model)) if is_of_environment(&model) => Ok(target),
+            (Some(target), Some(model)) => Err(ConfigError::ModelTwice { target, model }),
+            (None, None) => Err(ConfigError::NoModel),
+            (target, model) => target.or(model).ok_or(ConfigError::NoModel),
+        }
+    }
+
+    /// The file that was named, where no server is.
+    pub(crate) fn unless_server(self, url: Option<&str>) -> Result<Option<PathBuf>, ConfigError> {
+        let said = self.target.is_some()
+            || self.model.as_ref().is_some_and(|model| !is_of_environment(model));
+        match url {
+            Some(_) if said => Err(ConfigError::ModelAndServer),
+            Some(_) => Ok(None),
+            None => self.path().map(Some),
+        }
+    }
+}
+
+/// What the environment says may be overridden by the command line.
+fn is_of_environment(model: &Path) -> bool {
+    std::env::var_os(MODEL_VARIABLE).is_some_and(|said| said == model.as_os_str())
 }
 
 /// How the target is run, as given.
@@ -105,11 +147,43 @@ impl ModelFlags {
 
     /// Decides every default.
     pub(crate) fn resolve(self) -> Result<(ModelConfig, ContextLen), ConfigError> {
-        self.engine.resolve(self.model)
+        self.engine.resolve(self.target.path()?)
     }
 }
 
 impl EngineFlags {
+    /// What was said, to say it again.
+    pub(crate) fn said(&self) -> Vec<String> {
+        let number = |value: Option<u32>| value.map(|value| value.to_string());
+        let threads = |value: Option<i32>| value.map(|value| value.to_string());
+        let valued = [
+            ("-c", number(self.ctx_size)),
+            ("-t", threads(self.threads)),
+            ("-tb", threads(self.threads_batch)),
+            ("-b", number(self.batch_size)),
+            ("-ub", number(self.ubatch_size)),
+            ("-ngl", self.gpu_layers.map(layers)),
+            ("-ctk", self.cache_type_k.map(|kind| kind.name().to_owned())),
+            ("-ctv", self.cache_type_v.map(|kind| kind.name().to_owned())),
+            ("-fa", self.flash_attn.map(|when| when.name().to_owned())),
+        ];
+        let switches = [("--no-mmap", self.no_mmap), ("--mlock", self.mlock)];
+        let valued = valued.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value?]));
+        let switches = switches.into_iter().filter(|(_, on)| *on).map(|(flag, _)| flag.to_owned());
+        valued.flatten().chain(switches).collect()
+    }
+
+    /// What must be said of a draft model for it to be run as the target is.
+    pub(crate) fn said_of_draft(&self) -> Vec<String> {
+        let valued = [
+            ("-ngld", self.gpu_layers.map(layers)),
+            ("-ctkd", self.cache_type_k.map(|kind| kind.name().to_owned())),
+            ("-ctvd", self.cache_type_v.map(|kind| kind.name().to_owned())),
+        ];
+        let said = |(flag, value): (&str, Option<String>)| Some([flag.to_owned(), value?]);
+        valued.into_iter().filter_map(said).flatten().collect()
+    }
+
     /// Decides every default for the model in a file.
     pub(crate) fn resolve(self, path: PathBuf) -> Result<(ModelConfig, ContextLen), ConfigError> {
         let defaults = EngineOptions::default();
@@ -160,6 +234,14 @@ fn batch_len(flag: &'static str, said: Option<u32>) -> Result<Option<NonZeroU32>
     let out_of_range =
         || ConfigError::OutOfRange { flag, value: len.to_string(), expected: expected() };
     checked.map(Some).ok_or_else(out_of_range)
+}
+
+/// How many layers go to the GPU, as it is said.
+fn layers(layers: GpuLayers) -> String {
+    match layers {
+        GpuLayers::All => "all".to_owned(),
+        GpuLayers::Last(count) => count.to_string(),
+    }
 }
 
 /// Reads how many layers go to the GPU.

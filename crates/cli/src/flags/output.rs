@@ -4,6 +4,9 @@
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputFlags {
+    /// All statistics of a text, not one line of them
+    #[arg(long, conflicts_with = "no_stats")]
+    stats: bool,
     /// No statistics and no notes: nothing but the text, warnings and errors
     #[arg(short = 'q', long, visible_alias = "quiet")]
     no_stats: bool,
@@ -40,6 +43,8 @@ pub(crate) enum ColorChoice {
 pub(crate) struct OutputConfig {
     /// Statistics and notes on standard error.
     pub(crate) stats: bool,
+    /// All statistics instead of one line.
+    pub(crate) all_stats: bool,
     /// The text coloured by origin.
     pub(crate) show_drafts: bool,
     /// When colours are used.
@@ -54,7 +59,14 @@ impl OutputConfig {
     /// Of a command that makes no text.
     pub(crate) fn notes() -> Self {
         let color = ColorChoice::Auto;
-        Self { stats: true, show_drafts: false, color, json: false, verbose: false }
+        Self {
+            stats: true,
+            all_stats: false,
+            show_drafts: false,
+            color,
+            json: false,
+            verbose: false,
+        }
     }
 }
 
@@ -63,6 +75,7 @@ impl OutputFlags {
     pub(crate) fn resolve(self) -> OutputConfig {
         OutputConfig {
             stats: !self.no_stats,
+            all_stats: self.stats,
             show_drafts: self.show_drafts,
             color: self.color.unwrap_or(ColorChoice::Auto),
             json: self.json,

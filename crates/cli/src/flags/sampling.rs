@@ -75,6 +75,26 @@ impl SamplingFlags {
         matches!(self.seed, Some(Seed::Fixed(_)))
     }
 
+    /// What was said about the law of tokens, to say it again; a seed is not part of that.
+    pub(crate) fn said(&self) -> Vec<String> {
+        let real = |value: Option<f32>| value.map(|value| value.to_string());
+        let valued = [
+            ("--temp", real(self.temperature)),
+            ("--top-k", self.top_k.map(|value| value.to_string())),
+            ("--top-p", real(self.top_p)),
+            ("--min-p", real(self.min_p)),
+            ("--typical", real(self.typical_p)),
+            ("--repeat-penalty", real(self.repeat_penalty)),
+            ("--repeat-last-n", self.repeat_last_n.map(|value| value.to_string())),
+            ("--presence-penalty", real(self.presence_penalty)),
+            ("--frequency-penalty", real(self.frequency_penalty)),
+        ];
+        let valued = valued.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value?]));
+        let biases = self.logit_bias.iter().map(|bias| ["--logit-bias".to_owned(), bias.clone()]);
+        let ends = self.ignore_eos.then(|| "--ignore-eos".to_owned());
+        valued.chain(biases).flatten().chain(ends).collect()
+    }
+
     /// Decides every default.
     pub(crate) fn resolve(self) -> Result<SamplingConfig, ConfigError> {
         let default = Sampling::default();

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use super::Candidate;
+use super::measure::Final;
 use super::trial::{Forecasts, Setting};
-use super::{Candidate, Final};
 
 /// Rows of the terminal's plot, and columns of one length.
 const ROWS: usize = 12;
@@ -129,7 +130,7 @@ impl Frame {
 
 /// A picture: lines for forecasts, rings for what was measured.
 pub(super) fn svg(forecasts: &[Forecasts], finals: &[Final], candidates: &[Candidate]) -> String {
-    let measured = finals.iter().map(|it| it.measured);
+    let measured = finals.iter().filter_map(Final::measured);
     let (low, high) = range(forecasts);
     let (low, high) = measured.fold((low, high), |(low, high), it| (low.min(it), high.max(it)));
     let len_max = forecasts.iter().map(|it| it.speedups.len()).max().unwrap_or(1).max(2);
@@ -157,11 +158,12 @@ pub(super) fn svg(forecasts: &[Forecasts], finals: &[Final], candidates: &[Candi
             (setting.drafter, setting.width) == (forecast.setting.drafter, forecast.setting.width)
         };
         for result in finals.iter().filter(|it| !it.adaptive && same(&it.setting)) {
+            let Some(measured) = result.measured() else { continue };
             svg += &format!(
                 "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"#fff\" stroke=\"{color}\" \
                  stroke-width=\"2\"/>\n",
                 frame.x(result.setting.len),
-                frame.y(result.measured)
+                frame.y(measured)
             );
         }
     }

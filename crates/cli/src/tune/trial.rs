@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context;
 use forerun_decode::{
@@ -63,16 +64,17 @@ impl<'a> Bench<'a> {
         &self.costs
     }
 
-    /// Decodes a text by a setting, or plain.
+    /// Decodes a text by a setting, or plain. What is not done in time is left off, but for one round.
     pub(super) fn text(
         &mut self,
         prompt: &[Token],
         setting: Option<Setting>,
         seed: u64,
+        until: Instant,
     ) -> anyhow::Result<Stats> {
         let plan = setting.map_or_else(Plan::plain, Setting::plan);
         let mut text = self.begin(prompt, plan, seed);
-        while text.finish().is_none() {
+        while goes_on(&text, until) {
             self.check()?;
             let mut round = self.decoder.round(&mut [text.turn()])?;
             self.costs.observe(&round.passes);
@@ -88,10 +90,11 @@ impl<'a> Bench<'a> {
         prompt: &[Token],
         controller: &mut Controller,
         seed: u64,
+        until: Instant,
     ) -> anyhow::Result<Stats> {
         let plan = Plan::drafted(Vec::new(), 0, Verification::rule(PooledRule));
         let mut text = self.begin(prompt, plan, seed);
-        while text.finish().is_none() {
+        while goes_on(&text, until) {
             self.check()?;
             text.next_chosen(&mut self.decoder, controller)?;
         }
@@ -115,10 +118,20 @@ impl<'a> Bench<'a> {
         stats
     }
 
+    /// Whether Ctrl-C or the clock has stopped it.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.interrupt.is_pressed()
+    }
+
     fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(!self.interrupt.is_pressed(), "interrupted");
         Ok(())
     }
+}
+
+/// Whether there is more to decode, and time for it.
+fn goes_on(text: &Generation, until: Instant) -> bool {
+    text.finish().is_none() && (text.stats().rounds == 0 || Instant::now() < until)
 }
 
 /// What every length would bring, from the acceptance of the longest.
@@ -183,7 +196,7 @@ impl Forecasts {
         let paths = if width > 1 { format!(", {width} paths") } else { String::new() };
         let mut row = |name: &str, cells: &mut dyn Iterator<Item = String>| {
             write!(text, "  {name:<24}").expect("strings take all text");
-            cells.for_each(|cell| text.push_str(&format!("{cell:>7}")));
+            cells.for_each(|cell| text.push_str(&format!("{cell:>6}")));
             text.push('\n');
         };
         row(&format!("{drafter}{paths}"), &mut std::iter::empty());
