@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forerun_decode::{Constraint, ConstraintError, MaskCost, Token};
-use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
+use llguidance::{CancellationHandle, Matcher};
 
 use crate::env::{Kind, Words};
 use crate::error::reason;
+use crate::watch::{MASK_MAX, watch};
 
 /// Most masks kept of one round; a mask has a bit for each token.
 const MASKS_MAX: usize = 256;
@@ -62,6 +63,8 @@ pub struct GrammarConstraint {
     masks: HashMap<Vec<Token>, Option<SimpleVob>>,
     /// What was worked out since somebody asked.
     cost: MaskCost,
+    /// What stops the matcher.
+    flag: Option<CancellationHandle>,
 }
 
 impl GrammarConstraint {
@@ -69,7 +72,8 @@ impl GrammarConstraint {
     pub(crate) fn new(matcher: Matcher, words: Arc<Words>) -> Result<Self, ConstraintError> {
         let (ahead, masks) = (Vec::new(), HashMap::new());
         let (failure, cost) = (None, MaskCost::default());
-        let mut new = Self { matcher, words, ahead, ended: false, failure, masks, cost };
+        let flag = matcher.cancellation_handle();
+        let mut new = Self { matcher, words, ahead, ended: false, failure, masks, cost, flag };
         let first = new.find(&[])?;
         new.masks.insert(Vec::new(), first);
         Ok(new)
@@ -89,6 +93,8 @@ impl GrammarConstraint {
 
     fn copied(&self, matcher: Matcher) -> Self {
         Self {
+            // A copy is stopped on its own.
+            flag: matcher.cancellation_handle(),
             matcher,
             words: Arc::clone(&self.words),
             ahead: self.ahead.clone(),
@@ -124,12 +130,29 @@ impl GrammarConstraint {
             return Err(failure.clone());
         }
         let started = Instant::now();
-        let found = match self.ended || self.advance(path)? < path.len() {
+        let watched = self.flag.as_ref().map(|flag| watch(flag, MASK_MAX));
+        let found = match self.ended {
             true => Ok(None),
-            false => self.matcher.compute_mask_or_eos().map(Some).map_err(failed),
+            false => self.advance(path).and_then(|taken| match taken < path.len() {
+                true => Ok(None),
+                false => self.matcher.compute_mask_or_eos().map(Some).map_err(failed),
+            }),
         };
+        drop(watched);
         self.cost.add(started.elapsed(), 1);
-        found
+        found.map_err(|error| self.or_too_slow(error))
+    }
+
+    /// An error, or that it comes from work that was stopped.
+    fn or_too_slow(&self, error: ConstraintError) -> ConstraintError {
+        if !self.flag.as_ref().is_some_and(CancellationHandle::is_cancelled) {
+            return error;
+        }
+        let seconds = MASK_MAX.as_secs_f32();
+        let reason = format!(
+            "what may follow took longer than {seconds} s to work out: make the grammar less ambiguous"
+        );
+        ConstraintError { reason }
     }
 
     /// How many of the tokens may follow, the end token that may come after them included.
@@ -138,8 +161,11 @@ impl GrammarConstraint {
             return Ok(0);
         }
         let started = Instant::now();
-        let words = self.advance(path)?;
+        let watched = self.flag.as_ref().map(|flag| watch(flag, MASK_MAX));
+        let words = self.advance(path);
+        drop(watched);
         self.cost.add(started.elapsed(), path.len());
+        let words = words.map_err(|error| self.or_too_slow(error))?;
         let end = match path.get(words) {
             Some(&token) if self.words.kind(token) == Kind::End => {
                 self.matcher.is_accepting().map_err(failed)?

@@ -168,7 +168,7 @@ impl GrammarEnv {
         }
         let lexemes = spec.lexemes.len() * LEXEME_BYTES;
         let bytes = parser.parser.lexer_stats().num_bytes + lexemes;
-        Ok((Matcher::new(Ok(parser)), bytes))
+        Ok((Matcher::new(Ok(parser)).into_cancellable(), bytes))
     }
 }
 

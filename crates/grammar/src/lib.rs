@@ -44,6 +44,7 @@ mod error;
 mod form;
 mod gbnf;
 mod limits;
+mod watch;
 
 pub use constraint::GrammarConstraint;
 pub use env::{CompiledForm, GrammarEnv};
