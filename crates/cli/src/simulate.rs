@@ -270,7 +270,7 @@ impl SimulateFlags {
         };
         format!(
             "Simulated: {} s after {} s of warm-up; {load}\n  {talk}\n  {lengths}\n  {} a replica, \
-             {policy} routing\nDrafts: off; fixed, as {setting:?} at temperature {};\n  best, the \
+             {policy} routing\nDrafts: off;\n  fixed, as {setting:?} at temperature {};\n  best, the \
              length that makes the most tokens a second",
             self.seconds,
             WARM_UP * self.seconds,
