@@ -225,10 +225,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_same_form_is_compiled_once() {
-        let (forms, go, _begun, count) = slow(1);
-        (0..4).for_each(|_| go.send(()).unwrap());
-        let (one, other) =
-            tokio::join!(forms.get(regex("a+"), later()), forms.get(regex("a+"), later()));
+        let (forms, go, begun, count) = slow(1);
+        // They are asked for in this order, and both before anything is compiled.
+        let (one, other, ()) =
+            tokio::join!(forms.get(regex("a+"), later()), forms.get(regex("a+"), later()), async {
+                begun.recv().unwrap();
+                (0..4).for_each(|_| go.send(()).unwrap());
+            });
         let again = forms.get(regex("a+"), later()).await.unwrap();
         assert!(Arc::ptr_eq(&one.unwrap(), &again) && Arc::ptr_eq(&other.unwrap(), &again));
         assert_eq!(count.load(Ordering::Relaxed), 1);

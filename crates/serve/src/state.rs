@@ -186,22 +186,18 @@ impl State {
                 format!("{sequences} answers were asked for; this server makes 1 to {ANSWERS_MAX}");
             return Err(ApiError::field("n", message));
         }
-        let wanted = u32::try_from(sequences).unwrap_or(u32::MAX);
-        if wanted > self.place_count {
-            let message = format!(
-                "{sequences} answers were asked for, and this server decodes and queues {} \
-                 sequences at most: ask for fewer, or start it with a larger --max-queued-requests",
-                self.place_count
-            );
-            return Err(ApiError::field("n", message));
-        }
+        // One that is larger than the queue has all of it.
+        let wanted = u32::try_from(sequences).unwrap_or(u32::MAX).min(self.place_count);
         Arc::clone(&self.places).try_acquire_many_owned(wanted).map_err(|_| ApiError::busy())
     }
 
     /// Puts a request's sequences into the queue; each has its place until it has ended.
     pub(crate) fn queue(&self, asked: &mut Asked) -> Result<(), ApiError> {
+        let mut place = None;
         for job in &mut asked.jobs {
-            job.place = asked.place.split(1).map(Arc::new);
+            // Beyond the queue, the last place is shared.
+            place = asked.place.split(1).map(Arc::new).or(place);
+            job.place.clone_from(&place);
             self.metrics.queued();
         }
         // There is room for as many as have a place.
@@ -228,12 +224,10 @@ mod tests {
         assert_eq!(code(1, 1), Some("queue_full"));
         drop(held);
         assert!(state.place(all - 1, 1).is_ok());
+        // One that is larger than the queue has to wait until all others have ended.
+        assert_eq!(code(all + 1, 1), Some("queue_full"));
         drop(last);
-        // More than there will ever be room for is the request's fault.
-        let refused = state.place(all + 1, 1).err().unwrap();
-        assert!(refused.is_of_request());
-        let said = refused.body_only().error.message;
-        assert!(said.contains(&format!("{all} sequences at most")), "{said}");
+        assert_eq!(state.place(all + 1, 1).unwrap().num_permits(), all as usize);
         assert!(state.place(0, 1).is_err() && state.place(17, 1).is_err());
         state.jobs.close();
         thread.join().unwrap();
