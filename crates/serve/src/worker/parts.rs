@@ -95,7 +95,8 @@ impl Worker {
     }
 
     /// Keeps drafts whose length a request has fixed so short that they hold up other clients by no
-    /// more than [`STALL`], and lets them be as long as was asked for while there is no other.
+    /// more than a plain pass takes, nor than [`STALL`]; a token is drafted all the same. While there is
+    /// no other client they are as long as was asked for.
     fn bound_drafts(&mut self, load: Load) {
         let Some(controller) = &self.controller else { return };
         let first = self.active.first().map(|text| text.client);
@@ -104,11 +105,13 @@ impl Worker {
             !text.adaptive && text.part == Part::Speaks && !text.plan.drafters.is_empty()
         };
         let count = self.active.iter().filter(|text| fixed(text)).count();
-        let budget = STALL.as_secs_f64() / count.max(1) as f64;
+        let sequences = 1 + load.sequences;
+        let plain = controller.costs().target.seconds(sequences, sequences);
+        let budget = plain.min(STALL.as_secs_f64()) / count.max(1) as f64;
         for text in self.active.iter_mut().filter(|text| fixed(text)) {
             let Plan { drafters, width, draft_len, .. } = &text.plan;
             let costs = |len: &usize| {
-                controller.costs().drafting(drafters, *width, *len, 1 + load.sequences) <= budget
+                controller.costs().drafting(drafters, *width, *len, sequences) <= budget
             };
             let within = (1..=*draft_len).take_while(|len| alone || costs(len)).last();
             text.generation.draft_at_most(within.unwrap_or(1).min(*draft_len));
