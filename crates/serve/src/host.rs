@@ -10,6 +10,7 @@ use crate::api::answer::token_ids;
 use crate::api::error::ApiError;
 use crate::api::types::{Common, Shape};
 use crate::ask::Wanted;
+use crate::job::Client;
 use crate::serve::{ServeError, start};
 use crate::state::{Engine, ServeConfig, State};
 use crate::texts::Texts;
@@ -122,7 +123,7 @@ impl Host {
     /// # Errors
     /// Where it cannot be honoured, or the queue is full.
     pub async fn begin(&self, request: TokenRequest) -> Result<TokenStream, HostError> {
-        let place = self.state.place(1, 1)?;
+        let place = self.state.place(Client::Host, 1, 1)?;
         let TokenRequest { prompt, max_tokens, logprobs, form, .. } = &request;
         let tokens = prompt.iter().copied().map(forerun_decode::Token).collect();
         let wanted = Wanted {
@@ -338,7 +339,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_request_without_a_place_compiles_nothing() {
         let host = Host::start(engine(), config(0), None).unwrap();
-        let held = host.state.place(host.state.place_count, 1).unwrap();
+        let held = host.state.place(Client::Host, host.state.places.shared_len(), 1).unwrap();
         let form = Some(Form::Regex("a+".to_owned()));
         let request = TokenRequest { form, ..wanted(vec![0, 1], 4) };
         let refused = host.begin(request.clone()).await.err().unwrap();

@@ -8,6 +8,7 @@
 //! Nothing here knows llama.cpp: an [`Engine`] is handed in whole. A [`Server`] speaks HTTP; a [`Host`] is
 //! the same engine's thread for a front of another kind.
 
+mod admission;
 mod api;
 mod ask;
 mod forms;

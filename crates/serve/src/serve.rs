@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
+use crate::admission::Places;
 use crate::api;
 use crate::forms::Forms;
 use crate::metrics::Metrics;
@@ -152,7 +153,10 @@ pub(crate) fn start(
     let metrics = Arc::new(Metrics::new(&engine.model.names[0], slot_count * context_len));
     let places = slot_count.saturating_add(config.queue_max);
     let places = u32::try_from(places).unwrap_or(u32::MAX);
-    let (sender, jobs) = mpsc::channel(places as usize);
+    // A key has as many places of its own as there are slots, so that it can always use those.
+    let reserved = u32::try_from(slot_count).unwrap_or(u32::MAX);
+    let places = Places::new(places, config.api_keys.len(), reserved);
+    let (sender, jobs) = mpsc::channel(places.len());
     let worker = Worker::new(engine.decoder, engine.controller, Arc::clone(&metrics), jobs);
     let worker = worker.watched(watch);
     let specials = match config.parse_special {
@@ -174,8 +178,7 @@ pub(crate) fn start(
         model: engine.model,
         metrics,
         jobs: Jobs::new(sender),
-        places: Arc::new(Semaphore::new(places as usize)),
-        place_count: places,
+        places,
         stopping: false.into(),
         abort: worker.abort(),
         config,

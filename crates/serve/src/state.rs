@@ -7,12 +7,13 @@ use std::time::Duration;
 use forerun_decode::{
     ChatTemplate, Controller, Decoder, RuleChoice, Sampling, SpecialTokens, Tokenizer,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use crate::admission::Places;
 use crate::api::error::ApiError;
 use crate::ask::{ANSWERS_MAX, Asked};
 use crate::forms::Forms;
-use crate::job::Job;
+use crate::job::{Client, Job};
 use crate::metrics::Metrics;
 
 /// What text is made with.
@@ -132,9 +133,7 @@ pub(crate) struct State {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) jobs: Jobs,
     /// A place for each sequence that is decoded or waits.
-    pub(crate) places: Arc<Semaphore>,
-    /// How many there are.
-    pub(crate) place_count: u32,
+    pub(crate) places: Places,
     /// Whether no new request is taken.
     pub(crate) stopping: AtomicBool,
     /// Set when texts are to be broken off.
@@ -172,11 +171,16 @@ impl Jobs {
 impl State {
     /// Waits until no request is answered or waits.
     pub(crate) async fn idle(&self) {
-        let _ = self.places.acquire_many(self.place_count).await;
+        self.places.idle().await;
     }
 
     /// Takes a place in the queue for each of a request's sequences, before any work is done for it.
-    pub(crate) fn place(&self, n: u32, prompts: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+    pub(crate) fn place(
+        &self,
+        client: Client,
+        n: u32,
+        prompts: usize,
+    ) -> Result<OwnedSemaphorePermit, ApiError> {
         if self.stopping.load(Ordering::Relaxed) {
             return Err(ApiError::stopping());
         }
@@ -186,9 +190,8 @@ impl State {
                 format!("{sequences} answers were asked for; this server makes 1 to {ANSWERS_MAX}");
             return Err(ApiError::field("n", message));
         }
-        // One that is larger than the queue has all of it.
-        let wanted = u32::try_from(sequences).unwrap_or(u32::MAX).min(self.place_count);
-        Arc::clone(&self.places).try_acquire_many_owned(wanted).map_err(|_| ApiError::busy())
+        let wanted = u32::try_from(sequences).unwrap_or(u32::MAX);
+        self.places.take(client, wanted).ok_or_else(ApiError::busy)
     }
 
     /// Puts a request's sequences into the queue; each has its place until it has ended.
@@ -210,25 +213,30 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
     use crate::host::tests::{config, engine};
+    use crate::job::Client;
     use crate::serve::start;
 
     #[test]
     fn places_are_counted_in_sequences() {
         let (state, thread) = start(engine(), config(4), None).unwrap();
-        let all = state.place_count;
+        let all = state.places.shared_len();
         assert_eq!(all as usize, state.slot_count + 4);
-        let code = |n, prompts| state.place(n, prompts).err().unwrap().body_only().error.code;
-        let held = state.place(all - 1, 1).unwrap();
+        let code = |n, prompts| {
+            state.place(Client::Host, n, prompts).err().unwrap().body_only().error.code
+        };
+        let held = state.place(Client::Host, all - 1, 1).unwrap();
         assert_eq!((code(2, 1), code(1, 2)), (Some("queue_full"), Some("queue_full")));
-        let last = state.place(1, 1).unwrap();
+        let last = state.place(Client::Host, 1, 1).unwrap();
         assert_eq!(code(1, 1), Some("queue_full"));
         drop(held);
-        assert!(state.place(all - 1, 1).is_ok());
+        assert!(state.place(Client::Host, all - 1, 1).is_ok());
         // One that is larger than the queue has to wait until all others have ended.
         assert_eq!(code(all + 1, 1), Some("queue_full"));
         drop(last);
-        assert_eq!(state.place(all + 1, 1).unwrap().num_permits(), all as usize);
-        assert!(state.place(0, 1).is_err() && state.place(17, 1).is_err());
+        assert_eq!(state.place(Client::Host, all + 1, 1).unwrap().num_permits(), all as usize);
+        assert!(
+            state.place(Client::Host, 0, 1).is_err() && state.place(Client::Host, 17, 1).is_err()
+        );
         state.jobs.close();
         thread.join().unwrap();
     }

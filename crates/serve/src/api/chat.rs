@@ -47,7 +47,7 @@ pub(crate) async fn chat_completions(
     Extension(client): Extension<Client>,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let place = state.place(request.n.unwrap_or(1), 1)?;
+    let place = state.place(client, request.n.unwrap_or(1), 1)?;
     let building = Arc::clone(&state);
     let (asked, calling) = off_thread(move || ask(&building, place, request)).await?;
     let stream = asked.about.stream;

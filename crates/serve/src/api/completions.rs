@@ -42,7 +42,7 @@ pub(crate) async fn completions(
     Extension(client): Extension<Client>,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let place = state.place(request.n.unwrap_or(1), request.prompt.count())?;
+    let place = state.place(client, request.n.unwrap_or(1), request.prompt.count())?;
     let building = Arc::clone(&state);
     let asked = off_thread(move || ask(&building, place, request)).await?;
     let head = Head::new("cmpl-", "text_completion", asked.model.clone());
