@@ -555,9 +555,10 @@ fn a_client_that_waits_gets_its_share_of_slots_at_once() {
 
 #[test]
 fn a_suspended_text_says_what_it_would_have_whatever_judges_its_drafts() {
-    let long = "abcde".repeat(16);
-    let sent = |rule: RuleChoice, len: usize| {
-        let (mut job, events) = job(&long, len, vec![0]);
+    // Prompts that share nothing, so that what is suspended is prefilled again, in several rounds.
+    let prompts = ["abcde", "cabed", "edabc"].map(|letters| letters.repeat(16));
+    let sent = |rule: RuleChoice, prompt: &str| {
+        let (mut job, events) = job(prompt, 60, vec![0]);
         job.client = HOSTILE;
         job.drafting.rule = rule;
         job.drafting.plan.verification = rule.verification(7);
@@ -566,28 +567,30 @@ fn a_suspended_text_says_what_it_would_have_whatever_judges_its_drafts() {
     };
     for rule in [RuleChoice::Block, RuleChoice::Coupled] {
         let alone = Running::start(false);
-        let (job, events) = sent(rule, 60);
-        alone.send(job);
-        let expected = done(events).text;
+        let expected = prompts.each_ref().map(|prompt| {
+            let (job, events) = sent(rule, prompt);
+            alone.send(job);
+            done(events).text
+        });
         alone.stop();
-        for before in 1..6 {
+        for before in [1, 4, 8, 12] {
             let (mut worker, _jobs, _) = worker(false, 8);
             let mut texts = Vec::new();
-            for _ in 0..3 {
-                let (job, events) = sent(rule, 60);
+            for prompt in &prompts {
+                let (job, events) = sent(rule, prompt);
                 worker.wait(vec![job]);
                 texts.push(events);
             }
             (0..before).for_each(|_| step(&mut worker));
-            let (mut polite, _events) = self::job("cab", 3, vec![]);
+            let (mut polite, _events) = job("cab", 3, vec![]);
             polite.client = POLITE;
             worker.wait(vec![polite]);
             while !worker.active.is_empty() || !worker.waiting.is_empty() {
                 step(&mut worker);
             }
             drop(worker);
-            for events in texts {
-                assert_eq!(done(events).text, expected, "{rule:?}, after {before} rounds");
+            for (events, expected) in texts.into_iter().zip(&expected) {
+                assert_eq!(done(events).text, *expected, "{rule:?}, after {before} rounds");
             }
         }
     }
