@@ -1,6 +1,7 @@
 # The verbs of this repository. `just` lists them; `just check` is what must pass before a commit.
 
-# What tests and reports need beside the defaults.
+# What tests and reports need beside the defaults. Recipes that CI runs build with all of it, and all crates, because
+# dependencies are built again for every other set of features.
 features := "check,toy,bare"
 
 # List the recipes.
@@ -40,7 +41,8 @@ test *args:
 
 # Weights for tests and reports, brought and made; `just models --all` for the reports' too.
 models *args:
-    python3 models/get.py --quantize "cargo run -q -p forerun-llama --example quantize --" {{ args }}
+    cargo build --quiet --workspace --features {{ features }} --example quantize
+    python3 models/get.py --quantize "${CARGO_TARGET_DIR:-target}/debug/examples/quantize" {{ args }}
 
 # The proofs by enumeration, with what they found: rules, wrong rules, the optimum, the whole loop.
 prove:
@@ -84,7 +86,7 @@ fuzz cases="100000" seed="1":
 
 # The server with real weights: OpenAI's clients, exactness, operation, OpenAPI, the page. FORERUN_FULL=1 for the long run.
 clients *args:
-    cargo build -p forerun
+    cargo build --workspace --features {{ features }} --bin forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/debug/forerun" python3 -m pytest tests/serve {{ args }}
 
 # The deployment files against schemas, HAProxy's with HAProxy itself.

@@ -6,6 +6,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -40,7 +42,7 @@ def held_to(schema: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 def raw(body: dict[str, Any], path: str = CHAT) -> bytes:
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
     return head.encode() + content
 
 
@@ -189,3 +191,28 @@ def test_a_storm_of_schemas_leaves_others_their_answers() -> None:
         first = metric(server, compiled)
         assert server.chat(max_tokens=4)["usage"]["completion_tokens"] == 4
         assert metric(server, compiled) <= first + 2
+
+
+def arenas(server: Server) -> int:
+    """The arenas of glibc's allocator beside the first: reservations of 64 MiB that begin at a multiple of that."""
+    size, count, end = 64 << 20, 0, -1
+    for line in Path(f"/proc/{server.process.pid}/maps").read_text().splitlines():
+        span, mode, *rest = line.split()
+        start, stop = (int(part, 16) for part in span.split("-"))
+        if mode == "---p" and start == end and stop % size == 0:
+            count += 1
+        end = stop if mode == "rw-p" and start % size == 0 and len(rest) < 4 else -1
+    return count
+
+
+def test_threads_have_no_arenas_of_their_own(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy() -> int:
+        server = start("-np", "2")
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda _: server.http.post(CHAT, json={"messages": SEA, "max_tokens": 2}), range(64)))
+        return arenas(server)
+
+    bounded = busy()
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "64")
+    # The test would see more of them.
+    assert bounded <= 1 < busy()
