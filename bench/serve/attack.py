@@ -257,7 +257,8 @@ async def forever(attack: Attack, world: clients.World, outcomes: Outcomes) -> N
 
 async def watch(under_test: server.Server, peak: list[float]) -> None:
     while under_test.process.poll() is None:
-        with contextlib.suppress(OSError):
+        # A process that ends has no such line.
+        with contextlib.suppress(OSError, KeyError):
             peak[0] = max(peak[0], under_test.memory_kib()["VmRSS"] / 1024)
         await asyncio.sleep(0.2)
 
@@ -337,6 +338,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="of each attack; default: %(default)s")
     parser.add_argument("--attack", choices=ATTACKS, action="append", help="this one alone; may be given again")
     parser.add_argument("--anonymous", action="store_true", help="without API keys")
+    parser.add_argument("--verbose", action="store_true", help="every figure")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="the report's folder")
     given = parser.parse_args()
     names = given.attack or list(ATTACKS)
@@ -359,6 +361,8 @@ def main() -> int:
             first, rate = result.slower()
             held = "; ".join(result.failures()) or "held"
             print(f"{name}: first token {first:.2f}×, tokens {rate:.2f}× slower; {held}", flush=True)
+            if given.verbose:
+                print(f"  idle {result.idle}\n  attacked {result.attacked}\n  {result.outcomes}", flush=True)
     name = "attack-anonymous.md" if given.anonymous else "attack.md"
     (given.out / name).write_text(report(results, given.seconds, not given.anonymous, command), encoding="utf-8")
     return 1 if any(result.failures() for result in results) else 0
