@@ -137,7 +137,7 @@ async def again(world: clients.World, outcomes: Outcomes, body: Callable[[], dic
             outcomes.status(line)
             async for _ in line.parts():
                 pass
-        if line.status == 429:
+        if line.status != 200:
             await asyncio.sleep(0.05)
 
 

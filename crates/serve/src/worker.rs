@@ -34,6 +34,8 @@ pub(crate) struct Worker {
     abort: Arc<AtomicBool>,
     jobs: mpsc::Receiver<Vec<Job>>,
     waiting: Queue<Waiting>,
+    /// Keys whose sequences ended of late, and when the last of them did.
+    served: Vec<(Client, Instant)>,
     slots: Slots,
     active: Vec<Active>,
     slot_count: usize,
@@ -80,6 +82,8 @@ struct Active {
     mask_debt: Duration,
     /// Rounds it sat out since it last had a part in one.
     sat_out: usize,
+    /// Whether drafts of the length its request has fixed would hold up another client.
+    crowded: bool,
     /// Held until it ends.
     _place: Option<Arc<OwnedSemaphorePermit>>,
 }
@@ -112,6 +116,7 @@ impl Worker {
             abort: Arc::default(),
             jobs,
             waiting: Queue::default(),
+            served: Vec::new(),
             active: Vec::new(),
             slot_count,
             models,
@@ -370,7 +375,7 @@ impl Active {
             _ if self.last.is_none() => Some(Skipped::FirstToken),
             _ if !self.tally.dropped.is_empty() => Some(Skipped::DrafterFailed),
             Commit { asked: 0, .. } if self.masks_are_slow() => Some(Skipped::SlowMasks),
-            Commit { asked: 0, .. } if self.adaptive => Some(Skipped::DoesNotPay),
+            Commit { asked: 0, .. } if self.adaptive || self.crowded => Some(Skipped::DoesNotPay),
             Commit { asked: 0, .. } => Some(Skipped::NoRoom),
             _ => Some(Skipped::NothingToSay),
         }

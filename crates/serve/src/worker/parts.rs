@@ -6,9 +6,13 @@ use forerun_decode::{Load, Plan};
 
 use super::{Active, Part, READ_SMALL, Worker};
 
-/// How long reading a prompt, and drafts of a length that requests have fixed, may hold up the texts
-/// of others, a round.
-const STALL: Duration = Duration::from_millis(250);
+/// How long prefill may hold up sequences that decode, a round; and if none does, whoever comes next.
+const STALL: Duration = Duration::from_millis(100);
+const ROUND_MAX: Duration = Duration::from_millis(250);
+
+/// How many times as long as a plain pass for one sequence a round may take, beside another client, for
+/// drafts whose length a request has fixed.
+const SLOWER_MAX: f64 = 2.0;
 
 /// How long the masks of all constrained texts may hold up a round. Drafts are kept short and texts
 /// sit rounds out to stay within it; one mask is made whatever it takes, which llguidance bounds.
@@ -23,25 +27,27 @@ impl Worker {
     pub(super) fn share_out(&mut self) -> Load {
         let unread = |text: &Active| self.decoder.unread(text.generation.sequence());
         let speaking = self.active.iter().filter(|text| unread(text) <= READ_SMALL).count();
-        let mut budget = match &self.controller {
-            _ if speaking == 0 => READ_MAX,
-            Some(controller) => controller.costs().target.tokens_within(STALL.as_secs_f64()),
+        let time = if speaking == 0 { ROUND_MAX } else { STALL };
+        let budget = match &self.controller {
+            Some(controller) => controller.costs().target.tokens_within(time.as_secs_f64()),
+            None if speaking == 0 => READ_MAX,
             None => READ_MIN,
         };
-        budget = budget.clamp(READ_MIN, READ_MAX);
+        let mut budget = budget.clamp(READ_MIN, READ_MAX);
+        let mut order: Vec<(usize, usize)> = self.active.iter().map(unread).zip(0..).collect();
+        order.sort_unstable();
+        let mut reading = order.len() - speaking;
         let mut read = 0;
-        for text in &mut self.active {
-            let unread = unread(text);
-            let most = unread.min(budget - read);
-            text.part = match most {
-                _ if unread <= READ_SMALL => Part::Speaks,
-                0 => Part::Waits,
-                _ => Part::Reads(most),
-            };
+        // All prompts go on alike, so a short one does not wait until a long one is through.
+        for (unread, index) in order {
+            let text = &mut self.active[index];
+            text.part = Part::Speaks;
             text.generation.read_at_most(READ_MAX);
-            if let Part::Reads(tokens) = text.part {
+            if unread > READ_SMALL {
+                let tokens = unread.min(budget.div_ceil(reading));
+                (budget, reading, read) = (budget - tokens, reading - 1, read + tokens);
+                text.part = if tokens == 0 { Part::Waits } else { Part::Reads(tokens) };
                 text.generation.read_at_most(tokens);
-                read += tokens;
             }
         }
         self.ration_masks();
@@ -94,27 +100,35 @@ impl Worker {
         self.be_of_one_mind();
     }
 
-    /// Keeps drafts whose length a request has fixed so short that they hold up other clients by no
-    /// more than a plain pass takes, nor than [`STALL`]; a token is drafted all the same. While there is
+    /// Keeps drafts whose length a request has fixed so short, beside another client, that a round takes
+    /// no more than [`SLOWER_MAX`] times what a plain pass takes that client alone. While there is
     /// no other client they are as long as was asked for.
     fn bound_drafts(&mut self, load: Load) {
         let Some(controller) = &self.controller else { return };
         let first = self.active.first().map(|text| text.client);
-        let alone = self.active.iter().all(|text| Some(text.client) == first);
+        // One that was just served is likely to come again while a round goes on.
+        let served = self.served.iter().map(|(client, _)| *client);
+        let mut clients = self.active.iter().map(|text| text.client).chain(served);
+        let alone = clients.all(|client| Some(client) == first);
         let fixed = |text: &Active| {
             !text.adaptive && text.part == Part::Speaks && !text.plan.drafters.is_empty()
         };
         let count = self.active.iter().filter(|text| fixed(text)).count();
-        let sequences = 1 + load.sequences;
-        let plain = controller.costs().target.seconds(sequences, sequences);
-        let budget = plain.min(STALL.as_secs_f64()) / count.max(1) as f64;
+        let (sequences, target) = (1 + load.sequences, &controller.costs().target);
+        let spare = SLOWER_MAX * target.seconds(1, 1) - target.seconds(sequences, sequences);
+        // With cells of their own, sequences with drafts take a pass beside the others'.
+        let apart = self.decoder.target().paths_max() == 1;
         for text in self.active.iter_mut().filter(|text| fixed(text)) {
             let Plan { drafters, width, draft_len, .. } = &text.plan;
             let costs = |len: &usize| {
-                controller.costs().drafting(drafters, *width, *len, sequences) <= budget
+                let pass = if apart { target.seconds(1, 1) } else { 0.0 };
+                let drafting = controller.costs().drafting(drafters, *width, *len, sequences);
+                pass + drafting <= spare / count as f64
             };
             let within = (1..=*draft_len).take_while(|len| alone || costs(len)).last();
-            text.generation.draft_at_most(within.unwrap_or(1).min(*draft_len));
+            let len = within.unwrap_or(0);
+            text.crowded = len == 0;
+            text.generation.draft_at_most(len);
         }
     }
 

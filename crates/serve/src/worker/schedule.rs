@@ -5,7 +5,7 @@
 //! its tokens and its random state, gives up its slot, and is prefilled again once it gets one, so
 //! that its output is what it would have been (docs/adr/0017).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forerun_decode::{Arm, Drafts, Generation, Plan, Sequence, Slot, Token};
 
@@ -15,9 +15,15 @@ use crate::job::{Client, Job, Tally};
 /// A prompt waits for another that shares so much more of it than is cached.
 const WORTH_WAITING: usize = 64;
 
+/// How long a client's share of the slots is kept for it once its last sequence has ended. A client that
+/// sends one request after the other would otherwise find that each time its slot was given to a
+/// sequence that first has to be prefilled.
+const KEPT: Duration = Duration::from_millis(250);
+
 impl Worker {
     /// Gives waiting texts the free slots, and those that others hold beyond their share.
     pub(super) fn admit(&mut self) {
+        self.served.retain(|(_, ended)| ended.elapsed() < KEPT);
         loop {
             let may_begin = |waiting: &Waiting| !self.waits_for_another(waiting);
             let Some(client) = self.waiting.next(|client| self.held(client), may_begin) else {
@@ -27,7 +33,7 @@ impl Worker {
                 true => self.victim(client),
                 false => None,
             };
-            if self.slots.none_is_idle() && victim.is_none() {
+            if self.slots.none_is_idle() && victim.is_none() || self.is_kept_from(client) {
                 return;
             }
             let taken = {
@@ -58,18 +64,32 @@ impl Worker {
     /// slots, the one begun last. None where that holds no more than its share, or the one that
     /// waits holds as much.
     fn victim(&self, waits: Client) -> Option<usize> {
-        let mut clients: Vec<Client> = self.waiting.clients().collect();
-        for text in &self.active {
-            if !clients.contains(&text.client) {
-                clients.push(text.client);
-            }
-        }
-        let share = (self.slot_count / clients.len().max(1)).max(1);
-        let richest = clients.into_iter().max_by_key(|client| self.held(*client))?;
+        let share = self.share(std::iter::empty());
+        let active = self.active.iter().map(|text| text.client);
+        let richest = active.max_by_key(|client| self.held(*client))?;
         if self.held(waits) >= share || self.held(richest) <= share {
             return None;
         }
         self.active.iter().rposition(|text| text.client == richest)
+    }
+
+    /// The slots of each client, of those that wait or hold one and these.
+    fn share(&self, more: impl Iterator<Item = Client>) -> usize {
+        let active = self.active.iter().map(|text| text.client);
+        let mut clients: Vec<Client> = Vec::new();
+        for client in self.waiting.clients().chain(active).chain(more) {
+            if !clients.contains(&client) {
+                clients.push(client);
+            }
+        }
+        (self.slot_count / clients.len().max(1)).max(1)
+    }
+
+    /// Whether a free slot is kept for somebody who was served a moment ago, and not for this client.
+    fn is_kept_from(&self, client: Client) -> bool {
+        let served = self.served.iter().map(|(client, _)| *client);
+        let held = self.held(client);
+        held > 0 && held >= self.share(served)
     }
 
     /// Whether a text in the making is about to read what this one begins with.
@@ -128,6 +148,7 @@ impl Worker {
             part: Part::Waits,
             mask_debt: Duration::ZERO,
             sat_out: 0,
+            crowded: false,
             _place: job.place,
         });
     }
@@ -151,7 +172,12 @@ impl Worker {
 
     /// Ends a text's part here.
     pub(super) fn leave(&mut self, index: usize) {
-        self.release(index);
+        let client = self.release(index).client;
+        // A connection may be gone; a key comes again.
+        if matches!(client, Client::Key(_)) {
+            self.served.retain(|(known, _)| *known != client);
+            self.served.push((client, Instant::now()));
+        }
     }
 
     /// Gives a text's slot back.

@@ -713,8 +713,52 @@ fn drafts_of_a_fixed_length_are_short_beside_another_client() {
     send(&mut worker, HOSTILE, vec![]);
     assert_eq!(asked(&mut worker), 3, "as asked for, beside its own");
     send(&mut worker, POLITE, vec![]);
-    assert_eq!(asked(&mut worker), 1);
+    assert_eq!(asked(&mut worker), 0, "a pass for three takes longer than two for one");
     let polite = worker.active.iter().position(|text| text.client == POLITE).unwrap();
     worker.leave(polite);
+    assert_eq!(asked(&mut worker), 0, "it may come again at any moment");
+    worker.served.clear();
     assert_eq!(asked(&mut worker), 3);
+}
+
+#[test]
+fn the_slot_of_a_client_that_was_just_served_is_kept_for_a_moment() {
+    let (mut worker, _jobs, _) = worker(false, 8);
+    let mut receivers = Vec::new();
+    let mut send = |worker: &mut Worker, client: Client| {
+        let (mut job, events) = job("abc", 400, vec![]);
+        job.client = client;
+        worker.wait(vec![job]);
+        worker.admit();
+        receivers.push(events);
+    };
+    (0..4).for_each(|_| send(&mut worker, HOSTILE));
+    send(&mut worker, POLITE);
+    assert_eq!((held(&worker, HOSTILE), held(&worker, POLITE)), (2, 1));
+    let polite = worker.active.iter().position(|text| text.client == POLITE).unwrap();
+    worker.leave(polite);
+    worker.admit();
+    assert_eq!(held(&worker, HOSTILE), 2, "others wait");
+    send(&mut worker, POLITE);
+    assert_eq!(held(&worker, POLITE), 1, "it is free for the next request");
+    let polite = worker.active.iter().position(|text| text.client == POLITE).unwrap();
+    worker.leave(polite);
+    worker.served.clear();
+    worker.admit();
+    assert_eq!(held(&worker, HOSTILE), 3, "it is given away afterwards");
+}
+
+#[test]
+fn a_short_prompt_is_prefilled_beside_a_long_one() {
+    let (mut worker, _jobs, _) = worker(false, 8);
+    let mut receivers = Vec::new();
+    for prompt in ["abc", &"abcde".repeat(60), &"edcba".repeat(6)] {
+        let (job, events) = job(prompt, 10, vec![]);
+        worker.wait(vec![job]);
+        receivers.push(events);
+    }
+    worker.admit();
+    worker.share_out();
+    let parts: Vec<Part> = worker.active.iter().map(|text| text.part).collect();
+    assert_eq!(parts, [Part::Speaks, Part::Reads(16), Part::Reads(16)]);
 }
