@@ -1,7 +1,7 @@
 # The verbs of this repository. `just` lists them; `just check` is what must pass before a commit.
 
-# What tests and reports need beside the defaults. Recipes that CI runs build with all of it, and all crates, because
-# dependencies are built again for every other set of features.
+# What tests and reports need beside the defaults. Recipes that CI runs build all crates and their tests with all of it,
+# because dependencies are built again for every other set of features.
 features := "check,toy,bare"
 
 # List the recipes.
@@ -86,7 +86,7 @@ fuzz cases="100000" seed="1":
 
 # The server with real weights: OpenAI's clients, exactness, operation, OpenAPI, the page. FORERUN_FULL=1 for the long run.
 clients *args:
-    cargo build --workspace --features {{ features }} --bin forerun
+    cargo test --no-run --quiet --workspace --features {{ features }}
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/debug/forerun" python3 -m pytest tests/serve {{ args }}
 
 # The deployment files against schemas, HAProxy's with HAProxy itself.
