@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -168,39 +169,39 @@ impl ServerTest<'_> {
         self.interrupt.is_expired() || self.limits.limit.share() >= 1.0
     }
 
-    /// Texts of either kind for the next prompts, asked for side by side.
+    /// Texts of either kind for the next prompts. First those with drafts, then those without: a server
+    /// may draft less while it serves somebody who asked for none.
     fn pairs(&self, first: usize, said: &mut Said) -> anyhow::Result<Vec<(Sample, Sample)>> {
-        let jobs: Vec<(usize, bool)> =
-            (first..first + BATCH).flat_map(|pair| [(pair, true), (pair, false)]).collect();
-        let next = Mutex::new(jobs.iter());
-        let answers = Mutex::new(vec![None; 2 * BATCH]);
+        let (on, off) = (self.answers(first, true)?, self.answers(first, false)?);
+        on.iter().for_each(|answer| said.add(answer));
+        let samples = |answers: Vec<Value>| {
+            let prompts = (first..).map(|pair| pair % self.prompts.len());
+            let answers = prompts.zip(answers);
+            answers.map(|(prompt, it)| Sample { prompt, symbols: symbols(&text(&it)) })
+        };
+        Ok(samples(on).zip(samples(off)).collect())
+    }
+
+    /// The answers of one kind to the prompts from this one on, several asked for at once.
+    fn answers(&self, first: usize, on: bool) -> anyhow::Result<Vec<Value>> {
+        let next = AtomicUsize::new(0);
+        let answers = Mutex::new(vec![Value::Null; BATCH]);
+        let temperature = self.sampling.sampling.temperature;
         std::thread::scope(|scope| {
             let ask = || -> anyhow::Result<()> {
                 loop {
-                    let job = next.lock().expect("nobody panics").next().copied();
-                    let Some((pair, on)) = job else { return Ok(()) };
-                    let answer = self.ask(
-                        pair % self.prompts.len(),
-                        on,
-                        self.sampling.sampling.temperature,
-                    )?;
-                    let place = 2 * (pair - first) + usize::from(!on);
-                    answers.lock().expect("nobody panics")[place] = Some(answer);
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    if place >= BATCH {
+                        return Ok(());
+                    }
+                    let answer = self.ask((first + place) % self.prompts.len(), on, temperature)?;
+                    answers.lock().expect("nobody panics")[place] = answer;
                 }
             };
             let users: Vec<_> = (0..self.users).map(|_| scope.spawn(ask)).collect();
             users.into_iter().try_for_each(|user| user.join().expect("nobody panics"))
         })?;
-        let answers = answers.into_inner().expect("nobody panics");
-        let mut answers = answers.into_iter().map(|answer| answer.expect("every job is done"));
-        let mut pairs = Vec::new();
-        while let (Some(on), Some(off)) = (answers.next(), answers.next()) {
-            said.add(&on);
-            let prompt = (first + pairs.len()) % self.prompts.len();
-            let sample = |answer: &Value| Sample { prompt, symbols: symbols(&text(answer)) };
-            pairs.push((sample(&on), sample(&off)));
-        }
-        Ok(pairs)
+        Ok(answers.into_inner().expect("nobody panics"))
     }
 
     /// Every prompt once in both ways at temperature 0.

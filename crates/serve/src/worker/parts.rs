@@ -5,14 +5,15 @@ use std::time::Duration;
 use forerun_decode::{Load, Plan};
 
 use super::{Active, Part, READ_SMALL, Worker};
+use crate::job::Client;
 
 /// How long prefill may hold up sequences that decode, a round; and if none does, whoever comes next.
 const STALL: Duration = Duration::from_millis(100);
 const ROUND_MAX: Duration = Duration::from_millis(250);
 
-/// How many times as long as a plain pass for one sequence a round may take, beside another client, for
-/// drafts whose length a request has fixed.
-const SLOWER_MAX: f64 = 2.0;
+/// How many times as long as without them drafts whose length a request has fixed may make a round that
+/// serves a client that asked for none.
+const SLOWER_MAX: f64 = 1.5;
 
 /// How long the masks of all constrained texts may hold up a round. Drafts are kept short and texts
 /// sit rounds out to stay within it; one mask is made whatever it takes, which llguidance bounds.
@@ -100,31 +101,32 @@ impl Worker {
         self.be_of_one_mind();
     }
 
-    /// Keeps drafts whose length a request has fixed so short, beside another client, that a round takes
-    /// no more than [`SLOWER_MAX`] times what a plain pass takes that client alone. While there is
-    /// no other client they are as long as was asked for.
+    /// Keeps drafts whose length a request has fixed so short that they make a round no more than
+    /// [`SLOWER_MAX`] times as long, where that holds up a client that asked for no such drafts. Else
+    /// they are as long as was asked for.
     fn bound_drafts(&mut self, load: Load) {
         let Some(controller) = &self.controller else { return };
-        let first = self.active.first().map(|text| text.client);
+        let asks = |text: &Active| !text.adaptive && !text.plan.drafters.is_empty();
+        let drafts = |text: &Active| asks(text) && text.part == Part::Speaks;
+        let (asking, others): (Vec<&Active>, Vec<&Active>) =
+            self.active.iter().partition(|text| asks(text));
         // One that was just served is likely to come again while a round goes on.
+        let mut others: Vec<Client> = others.iter().map(|text| text.client).collect();
         let served = self.served.iter().map(|(client, _)| *client);
-        let mut clients = self.active.iter().map(|text| text.client).chain(served);
-        let alone = clients.all(|client| Some(client) == first);
-        let fixed = |text: &Active| {
-            !text.adaptive && text.part == Part::Speaks && !text.plan.drafters.is_empty()
-        };
-        let count = self.active.iter().filter(|text| fixed(text)).count();
+        others.extend(served.filter(|client| asking.iter().all(|text| text.client != *client)));
+        let count = asking.iter().filter(|text| drafts(text)).count();
         let (sequences, target) = (1 + load.sequences, &controller.costs().target);
-        let spare = SLOWER_MAX * target.seconds(1, 1) - target.seconds(sequences, sequences);
+        let spare = (SLOWER_MAX - 1.0) * target.seconds(sequences, sequences);
         // With cells of their own, sequences with drafts take a pass beside the others'.
         let apart = self.decoder.target().paths_max() == 1;
-        for text in self.active.iter_mut().filter(|text| fixed(text)) {
+        for text in self.active.iter_mut().filter(|text| drafts(text)) {
             let Plan { drafters, width, draft_len, .. } = &text.plan;
             let costs = |len: &usize| {
                 let pass = if apart { target.seconds(1, 1) } else { 0.0 };
                 let drafting = controller.costs().drafting(drafters, *width, *len, sequences);
                 pass + drafting <= spare / count as f64
             };
+            let alone = others.iter().all(|client| *client == text.client);
             let within = (1..=*draft_len).take_while(|len| alone || costs(len)).last();
             let len = within.unwrap_or(0);
             text.crowded = len == 0;

@@ -690,7 +690,7 @@ fn nobody_waits_for_a_prompt_of_another_scope() {
 }
 
 #[test]
-fn drafts_of_a_fixed_length_are_short_beside_another_client() {
+fn drafts_of_a_fixed_length_are_short_beside_a_client_that_asked_for_none() {
     let (mut worker, _jobs, _) = worker(true, 8);
     // A pass of either model takes a tenth of a second, and each token in it as much again.
     let slow = CostCurve::new([(1, 0.1), (65, 6.5)]);
@@ -713,12 +713,14 @@ fn drafts_of_a_fixed_length_are_short_beside_another_client() {
     send(&mut worker, HOSTILE, vec![]);
     assert_eq!(asked(&mut worker), 3, "as asked for, beside its own");
     send(&mut worker, POLITE, vec![]);
-    assert_eq!(asked(&mut worker), 0, "a pass for three takes longer than two for one");
+    assert_eq!(asked(&mut worker), 0, "one token more takes the round more than half as long again");
     let polite = worker.active.iter().position(|text| text.client == POLITE).unwrap();
     worker.leave(polite);
     assert_eq!(asked(&mut worker), 0, "it may come again at any moment");
     worker.served.clear();
     assert_eq!(asked(&mut worker), 3);
+    send(&mut worker, POLITE, vec![0]);
+    assert_eq!(asked(&mut worker), 3, "nobody is held up by what all asked for");
 }
 
 #[test]
