@@ -5,13 +5,16 @@ For each attack a fresh `forerun serve` is measured idle, then under attack, the
 on. Two clients, two API keys; `--anonymous` runs the same without keys, so that clients are told apart by connection.
 Fails if the polite client's median first token or rate is more than twice its idle figure away, if memory is not
 bounded, or if the server does not stop in time.
+
+Hostile clients are a process of the lowest priority: what they cost is to be what the server does for them, not what
+they take from its processors for themselves.
 """
 
 import argparse
 import asyncio
 import collections
 import contextlib
-import json
+import multiprocessing
 import os
 import random
 import statistics
@@ -19,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +35,7 @@ TIMEOUT_S, READ_TIMEOUT_S, WRITE_TIMEOUT_S, GRACE_S = 60, 5, 5, 5
 # Tokens of a polite answer, and the measured requests before the attack.
 ANSWER_LEN, IDLE_COUNT = 24, 12
 # The attack begins so long before the polite client is measured again.
-LEAD_S = 2.0
+LEAD_S = 3.0
 SLOWER_MAX = 2.0
 MEMORY_MAX_MIB = 256.0
 STOP_MARGIN_S = 5.0
@@ -255,6 +259,26 @@ async def forever(attack: Attack, world: clients.World, outcomes: Outcomes) -> N
             await asyncio.sleep(0.2)
 
 
+def own_world(name: str, key: str, port: int, keys: bool) -> clients.World:
+    """One client's connections and random numbers."""
+    own = random.Random(f"{name} {key}")
+    return clients.World(port, TIMEOUT_S, READ_TIMEOUT_S, own, key=key if keys else None)
+
+
+def be_hostile(name: str, port: int, keys: bool, heard: Connection) -> None:
+    """A process's work: the attack until it is told to stop, then what became of its requests."""
+    os.nice(19)
+    outcomes = Outcomes()
+
+    async def until_told() -> None:
+        attacking = asyncio.create_task(forever(ATTACKS[name], own_world(name, "hostile", port, keys), outcomes))
+        await asyncio.to_thread(heard.recv)
+        attacking.cancel()
+
+    asyncio.run(until_told())
+    heard.send(outcomes)
+
+
 async def watch(under_test: server.Server, peak: list[float]) -> None:
     while under_test.process.poll() is None:
         # A process that ends has no such line.
@@ -263,20 +287,19 @@ async def watch(under_test: server.Server, peak: list[float]) -> None:
         await asyncio.sleep(0.2)
 
 
-async def measure(name: str, attack: Attack, under_test: server.Server, seconds: float, keys: bool) -> Result:
+async def measure(name: str, under_test: server.Server, seconds: float, keys: bool) -> Result:
     """One attack on a fresh server."""
-    def world(key: str) -> clients.World:
-        own = random.Random(f"{name} {key}")
-        return clients.World(under_test.port, TIMEOUT_S, READ_TIMEOUT_S, own, key=key if keys else None)
-
-    friend, idle, attacked, outcomes = world("polite"), Figures(), Figures(), Outcomes()
+    friend, idle, attacked = own_world(name, "polite", under_test.port, keys), Figures(), Figures()
     await polite(friend, Figures())
     for _ in range(IDLE_COUNT):
         await polite(friend, idle)
     at_rest = under_test.memory_kib()["VmRSS"] / 1024
     peak = [at_rest]
     watching = asyncio.create_task(watch(under_test, peak))
-    hostile = asyncio.create_task(forever(attack, world("hostile"), outcomes))
+    spawn = multiprocessing.get_context("spawn")
+    told, heard = spawn.Pipe()
+    hostile = spawn.Process(target=be_hostile, args=(name, under_test.port, keys, heard), daemon=True)
+    hostile.start()
     await asyncio.sleep(LEAD_S)
     until = time.monotonic() + seconds
     while time.monotonic() < until and under_test.process.poll() is None:
@@ -286,10 +309,12 @@ async def measure(name: str, attack: Attack, under_test: server.Server, seconds:
             attacked.refused[type(error).__name__] += 1
             await asyncio.sleep(0.2)
     stop = await asyncio.to_thread(under_test.stop, GRACE_S + STOP_MARGIN_S + 20)
-    for task in (hostile, watching):
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    told.send("stop")
+    outcomes = await asyncio.to_thread(told.recv)
+    hostile.join()
+    watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watching
     return Result(name, idle, attacked, outcomes, (at_rest, peak[0]), stop)
 
 
@@ -320,7 +345,7 @@ def report(results: list[Result], seconds: float, keys: bool, command: list[str]
 
 Made by `bench/serve/attack.py --seconds {seconds:g}{'' if keys else ' --anonymous'}`, {time.strftime("%Y-%m-%d", time.gmtime())}, commit {server.commit()},
 {server.version(server.FORERUN)} (binary {server.digest(Path(server.FORERUN))}). Machine: {where["processor"]}, {where["threads"]} threads;
-clients run on the same machine.
+clients run on the same machine, hostile ones in a process of the lowest priority.
 
 Server: `{" ".join(words)}`, {apart}. For each attack a fresh server: {IDLE_COUNT} answers of {ANSWER_LEN} tokens to the polite
 client alone, then {seconds:g} s beside the attack, then SIGTERM while the attack goes on. Medians; *held* means: first token and
@@ -356,7 +381,7 @@ def main() -> int:
             under_test = server.Server("forerun", server.forerun(*flags), Path(folder) / "log")
             command = under_test.command
             with server.serving([under_test]):
-                result = asyncio.run(measure(name, ATTACKS[name], under_test, given.seconds, not given.anonymous))
+                result = asyncio.run(measure(name, under_test, given.seconds, not given.anonymous))
             results.append(result)
             first, rate = result.slower()
             held = "; ".join(result.failures()) or "held"

@@ -29,36 +29,17 @@ pub trait Constraint: Send {
     /// Takes in what was committed. Where that goes wrong, the next mask says so.
     fn commit(&mut self, tokens: &[Token]);
 
-    /// What its work took since this was last asked; nothing for one that does not measure it.
-    fn cost(&mut self) -> MaskCost {
-        MaskCost::default()
+    /// Begins to work the next mask out on another thread, for one that takes long, and says whether it
+    /// is there. Until then all else that is asked of it waits. By default it always is, and is worked
+    /// out once it is asked for.
+    fn prepare(&mut self) -> bool {
+        true
     }
-}
 
-/// What a constraint's work took.
-///
-/// ```
-/// # use std::time::Duration;
-/// # use forerun_decode::MaskCost;
-/// let mut cost = MaskCost::default();
-/// cost.add(Duration::from_millis(3), 1);
-/// cost.add(Duration::from_millis(4), 2);
-/// assert_eq!((cost.time, cost.longest), (Duration::from_millis(7), Duration::from_millis(3)));
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MaskCost {
-    /// All of it.
-    pub time: Duration,
-    /// The longest that one position took.
-    pub longest: Duration,
-}
-
-impl MaskCost {
-    /// Counts the work for so many positions.
-    pub fn add(&mut self, time: Duration, positions: usize) {
-        self.time += time;
-        let positions = u32::try_from(positions.max(1)).unwrap_or(u32::MAX);
-        self.longest = self.longest.max(time / positions);
+    /// The longest that the mask of one position took since this was last asked; nothing for a
+    /// constraint that does not measure it.
+    fn mask_time(&mut self) -> Duration {
+        Duration::ZERO
     }
 }
 

@@ -192,10 +192,14 @@ impl Generation {
         self.sequence.plan.draft_len = len;
     }
 
-    /// Drafts no more in the next round than its constraint's masks are expected to have time for,
-    /// as [`Sequence::mask_budget`].
-    pub fn mask_within(&mut self, budget: std::time::Duration) {
+    /// Drafts no more in the next round than its constraint's masks are expected to have time for, as
+    /// [`Sequence::mask_budget`]. `false` where the next mask alone is expected to take longer: it is
+    /// being worked out on another thread, and a round would wait for it.
+    pub fn mask_within(&mut self, budget: std::time::Duration) -> bool {
         self.sequence.mask_budget = Some(budget);
+        let slow = self.sequence.mask_time() > budget;
+        let constraint = self.sequence.constraint.as_mut().filter(|_| slow);
+        constraint.is_none_or(|it| it.prepare())
     }
 
     /// Has the controller choose what this text drafts in the next round.

@@ -60,7 +60,7 @@ mod toy;
 mod vocab_map;
 
 pub use chat::{ChatError, ChatOptions, ChatTemplate, Fields, Message, date};
-pub use constraint::{Constraint, ConstraintError, MaskCost};
+pub use constraint::{Constraint, ConstraintError};
 pub use control::{Arm, Choice, Controller, Costs, Load, Pace};
 pub use cost::{CostCurve, Pass};
 pub use draft::{Ask, DraftFailure, Drafter, Draw};

@@ -33,8 +33,6 @@ pub struct Commit {
     pub read: usize,
     /// Most tokens of a path that drafters were asked for; none where nobody was asked.
     pub asked: usize,
-    /// Time that the masks of its constraint took.
-    pub masks: Duration,
     /// Tokens drafted, on all paths together.
     pub drafted: usize,
     /// Length of the longest drafted path.
@@ -241,7 +239,7 @@ impl Decoder {
         }
         for (index, (turn, share)) in turns.iter_mut().zip(&shares).enumerate() {
             commits[index].read = share.end - share.reuse.len;
-            commits[index].masks = turn.sequence.note_masks();
+            turn.sequence.note_masks();
             if let Some((verdict, logprobs)) = verdicts[index].take() {
                 commits[index].logprobs = logprobs;
                 commit(turn.sequence, share, verdict, &mut commits[index]);

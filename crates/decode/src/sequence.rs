@@ -7,7 +7,7 @@ use forerun_verify::{
     Block, BlockRule, Chance, CoupledRule, Draft, Noise, Refusal, Rule, Scheme, Token, Verdict,
 };
 
-use crate::constraint::{Constraint, MaskCost};
+use crate::constraint::Constraint;
 use crate::engine::Slot;
 use crate::sampling::Sampling;
 
@@ -216,13 +216,12 @@ impl Sequence {
         self.tokens.len() == self.begun_len
     }
 
-    /// Learns what its constraint's masks took; returns all of it.
-    pub(crate) fn note_masks(&mut self) -> Duration {
-        let Some(constraint) = &mut self.constraint else { return Duration::ZERO };
-        let MaskCost { time, longest } = constraint.cost();
-        // A mask that was quick once says little: what a form costs depends on where the text is.
-        self.mask_time = longest.max(self.mask_time / 2);
-        time
+    /// Learns what its constraint's masks took.
+    pub(crate) fn note_masks(&mut self) {
+        if let Some(constraint) = &mut self.constraint {
+            // A mask that was quick once says little: what a form costs depends on where the text is.
+            self.mask_time = constraint.mask_time().max(self.mask_time / 2);
+        }
     }
 
     /// What one mask of its constraint is expected to take.

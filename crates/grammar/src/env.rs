@@ -14,6 +14,7 @@ use crate::constraint::GrammarConstraint;
 use crate::error::{GrammarError, PANIC, TOKEN, reason};
 use crate::form::Form;
 use crate::gbnf::Lexemes;
+use crate::state::State;
 
 /// Most tokens of a vocabulary: the trie has 24 bits for a token.
 const VOCAB_MAX: usize = (1 << 24) - 1;
@@ -121,7 +122,7 @@ impl GrammarEnv {
     /// # Errors
     /// As [`compile`](Self::compile).
     pub fn constrain(&self, form: &Form) -> Result<GrammarConstraint, GrammarError> {
-        Ok(self.compile(form)?.first)
+        Ok(GrammarConstraint::new(self.compile(form)?.first))
     }
 
     /// Compiles a form, for any number of sequences. It takes a thread of its own for as long as it
@@ -138,7 +139,7 @@ impl GrammarEnv {
             compiling.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
         });
         let (matcher, bytes) = compiled?;
-        let first = GrammarConstraint::new(matcher, Arc::clone(&self.words))
+        let first = State::new(matcher, Arc::clone(&self.words))
             .map_err(|error| GrammarError::Refused { reason: error.reason })?;
         Ok(CompiledForm { first, bytes })
     }
@@ -194,17 +195,29 @@ impl GrammarEnv {
 /// assert_eq!(other.admitted(&[Token(256)]), 0); // It has not begun.
 /// # Ok::<(), forerun_grammar::GrammarError>(())
 /// ```
-#[derive(Debug)]
 pub struct CompiledForm {
-    first: GrammarConstraint,
+    first: State,
     bytes: usize,
+}
+
+impl fmt::Debug for CompiledForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompiledForm").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
 }
 
 impl CompiledForm {
     /// Constrains a sequence that has not begun. It shares nothing that grows with others: how much
     /// work one sequence makes does not change what another may do.
     pub fn constrain(&self) -> GrammarConstraint {
-        self.first.separate()
+        GrammarConstraint::new(self.first.separate())
+    }
+
+    /// Constrains so many sequences of one request. They share what the library finds out about the form
+    /// while they go on, and the limit on its work.
+    pub fn constrain_all(&self, count: usize) -> Vec<GrammarConstraint> {
+        let first = self.first.separate();
+        (0..count).map(|_| GrammarConstraint::new(first.fork())).collect()
     }
 
     /// About how many bytes of memory it takes.

@@ -44,9 +44,12 @@ mod error;
 mod form;
 mod gbnf;
 mod limits;
+mod priority;
+mod state;
 mod watch;
 
 pub use constraint::GrammarConstraint;
 pub use env::{CompiledForm, GrammarEnv};
 pub use error::GrammarError;
 pub use form::Form;
+pub use priority::give_way;

@@ -268,3 +268,42 @@ fn no_token_is_allowed_that_is_no_text() {
     let then = allowed(&mut constraint, &[Token(0xe6)]);
     assert_eq!(then, (0x80..=0xbf).map(Token).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_mask_prepared_on_another_thread_is_the_same() {
+    let mut chance = Chance(5);
+    for form in forms() {
+        let path = walk(&form, 12, &mut chance);
+        let (mut here, mut away) = (constrain(&form), constrain(&form));
+        assert!(away.prepare(), "the first is there from the start");
+        for (index, &token) in path.iter().enumerate() {
+            here.commit(&[token]);
+            away.commit(&[token]);
+            assert!(!away.prepare(), "another thread has only just begun");
+            if index % 2 == 0 {
+                while !away.prepare() {
+                    std::thread::yield_now();
+                }
+            }
+            // Else it is waited for.
+            assert_eq!(allowed(&mut away, &[]), allowed(&mut here, &[]), "{form:?}");
+            assert!(away.prepare(), "it is known now");
+            assert_eq!(away.admitted(&path[index + 1..]), path.len() - index - 1);
+        }
+    }
+}
+
+#[test]
+fn what_goes_wrong_on_another_thread_is_told_by_the_next_mask() {
+    let mut constraint = constrain(&Form::Choice(vec!["ab".into()]));
+    constraint.commit(&[word("b")]);
+    while !constraint.prepare() {
+        std::thread::yield_now();
+    }
+    let error = constraint.mask(&[], &mut []).unwrap_err();
+    assert!(error.reason.contains("not allowed"), "{error}");
+    // One that nobody waits for any more disturbs nobody.
+    let mut left = committed(&Form::JsonObject, &[word("{")]);
+    left.prepare();
+    drop(left);
+}

@@ -485,9 +485,8 @@ fn unread_max(sequences: usize, draft_len: usize, logprobs: Option<usize>) -> us
 
 /// Holds every job to its request's form, which was compiled once.
 pub(crate) fn hold_all(mut jobs: Vec<Job>, form: &CompiledForm) -> Result<Vec<Job>, ApiError> {
-    let first = form.constrain();
-    for job in &mut jobs {
-        let mut constraint = first.fork();
+    let constraints = form.constrain_all(jobs.len());
+    for (job, mut constraint) in jobs.iter_mut().zip(constraints) {
         hold(&job.output, &mut constraint)?;
         job.constraint = Some(Box::new(constraint));
     }

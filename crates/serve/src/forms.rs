@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forerun_grammar::{CompiledForm, Form, GrammarEnv, GrammarError};
+use forerun_grammar::{CompiledForm, Form, GrammarEnv, GrammarError, give_way};
 use tokio::sync::oneshot;
 
 use crate::api::error::ApiError;
@@ -73,7 +73,10 @@ impl Forms {
             let (shared, queue, compile) =
                 (Arc::clone(&shared), Arc::clone(&queue), compile.clone());
             let thread = thread::Builder::new().name("forms".to_owned());
-            thread.spawn(move || shared.run(&queue, compile))?;
+            thread.spawn(move || {
+                give_way();
+                shared.run(&queue, compile);
+            })?;
         }
         Ok(Self { shared, work })
     }

@@ -25,6 +25,9 @@ use crate::slots::Slots;
 /// So few tokens are not worth counting as a prompt that is being read.
 const READ_SMALL: usize = 16;
 
+/// How long nothing is looked at while all wait for their masks.
+const MASK_WAIT: Duration = Duration::from_millis(1);
+
 /// What the engine's thread works with.
 pub(crate) struct Worker {
     decoder: Decoder,
@@ -78,10 +81,6 @@ struct Active {
     last: Option<Instant>,
     /// Its part in the round at hand.
     part: Part,
-    /// What its masks took beyond its share of the rounds since.
-    mask_debt: Duration,
-    /// Rounds it sat out since it last had a part in one.
-    sat_out: usize,
     /// Whether drafts of the length its request has fixed would hold up another client.
     crowded: bool,
     /// Held until it ends.
@@ -95,7 +94,7 @@ enum Part {
     Speaks,
     /// So many tokens of its prompt.
     Reads(usize),
-    /// None: others read first.
+    /// None: others read first, or its next mask is still being worked out.
     Waits,
 }
 
@@ -224,6 +223,10 @@ impl Worker {
                 turns.push(text.generation.turn());
             }
         }
+        if turns.is_empty() {
+            std::thread::sleep(MASK_WAIT);
+            return;
+        }
         match self.decoder.round(&mut turns) {
             Ok(round) => self.commit(round, started.elapsed().as_secs_f64(), load),
             Err(error) if turns.len() == 1 => {
@@ -267,7 +270,6 @@ impl Worker {
         let predicted = self.decoder.drafters().iter().position(|it| it.name() == "predicted");
         let text = &mut self.active[index];
         let skipped = text.skipped(&commit);
-        text.mask_debt += commit.masks;
         self.metrics.drafted(&commit, skipped);
         if commit.drafted > 0 {
             let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);

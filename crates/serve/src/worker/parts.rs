@@ -15,9 +15,9 @@ const ROUND_MAX: Duration = Duration::from_millis(250);
 /// serves a client that asked for none.
 const SLOWER_MAX: f64 = 1.5;
 
-/// How long the masks of all constrained texts may hold up a round. Drafts are kept short and texts
-/// sit rounds out to stay within it; one mask is made whatever it takes, which llguidance bounds.
-pub(super) const MASK_STALL: Duration = Duration::from_millis(25);
+/// How long the masks of all constrained texts may hold up a round. Drafts are kept short to stay within
+/// it, and masks that take longer are worked out beside the rounds.
+const MASK_STALL: Duration = Duration::from_millis(25);
 
 /// Tokens of prompts read in a round: at least while others wait, and at most.
 const READ_MIN: usize = 32;
@@ -57,33 +57,18 @@ impl Worker {
         Load { sequences: self.active.len().saturating_sub(1), tokens: read }
     }
 
-    /// Has texts whose masks are slow sit this round out as far as masks would take it longer than
-    /// [`MASK_STALL`]. Those whose masks are within their share of that never wait, and somebody
-    /// always has a part. It changes when a text goes on, not what it says.
+    /// Shares out the time for masks. Who needs longer for its next mask waits until that was worked
+    /// out on another thread. It changes when a text goes on, not what it says.
     fn ration_masks(&mut self) {
         let constrained = |text: &Active| {
             text.part == Part::Speaks && text.generation.sequence().constraint.is_some()
         };
-        let (mut order, others): (Vec<usize>, Vec<usize>) =
-            (0..self.active.len()).partition(|index| constrained(&self.active[*index]));
-        let share = MASK_STALL / u32::try_from(order.len().max(1)).unwrap_or(u32::MAX);
-        let mut served = others.iter().any(|index| self.active[*index].part != Part::Waits);
-        order.sort_by_key(|index| std::cmp::Reverse(self.active[*index].sat_out));
-        let mut planned = Duration::ZERO;
-        for index in order {
-            let text = &mut self.active[index];
-            text.generation.mask_within(share);
-            text.mask_debt = text.mask_debt.saturating_sub(share);
-            let expected = text.generation.sequence().mask_time();
-            let slow = expected > share && planned > Duration::ZERO;
-            let late = text.mask_debt > Duration::ZERO || slow && planned + expected > MASK_STALL;
-            if served && late {
+        let count = self.active.iter().filter(|text| constrained(text)).count();
+        let share = MASK_STALL / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+        for text in self.active.iter_mut().filter(|text| constrained(text)) {
+            if !text.generation.mask_within(share) {
                 text.part = Part::Waits;
-                text.sat_out += 1;
-                continue;
             }
-            (served, text.sat_out) = (true, 0);
-            planned += expected;
         }
     }
 

@@ -146,8 +146,6 @@ impl Worker {
             tally: Tally { cached, ..Tally::default() },
             last: None,
             part: Part::Waits,
-            mask_debt: Duration::ZERO,
-            sat_out: 0,
             crowded: false,
             _place: job.place,
         });
