@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use forerun_grammar::give_way;
 use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::error::ApiError;
 use super::read::read;
@@ -40,6 +43,32 @@ fn is_json(headers: &HeaderMap) -> bool {
     }
 }
 
+/// A body of more bytes than this is parsed beside the threads that serve connections, and gives way to
+/// decoding.
+const LARGE_BYTES: usize = 64 << 10;
+
+/// How many of those are parsed at once.
+static LARGE_AT_ONCE: Semaphore = Semaphore::const_new(2);
+
+/// Parses a large body.
+async fn parse_aside<T>(bytes: Bytes) -> Result<T, ApiError>
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    let failed = |_| ApiError::internal("no thread could parse the body");
+    let permit = LARGE_AT_ONCE.acquire().await.map_err(|_| failed(()))?;
+    let (reply, parsed) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("parse".to_owned());
+    let spawned = thread.spawn(move || {
+        give_way();
+        // The client may have left.
+        let _ = reply.send(read(&bytes));
+        drop(permit);
+    });
+    spawned.map_err(|_| failed(()))?;
+    parsed.await.map_err(|_| failed(()))?
+}
+
 /// A body of JSON. Its type, its length and the time it takes to come are checked.
 pub(crate) struct Body<T>(pub(crate) T);
 
@@ -47,7 +76,7 @@ impl<S, T> FromRequest<S> for Body<T>
 where
     Arc<Front>: FromRef<S>,
     S: Send + Sync,
-    T: DeserializeOwned,
+    T: DeserializeOwned + Send + 'static,
 {
     type Rejection = ApiError;
 
@@ -78,6 +107,9 @@ where
             }
             Ok(Ok(bytes)) => bytes,
         };
-        read(&bytes).map(Self)
+        match bytes.len() > LARGE_BYTES {
+            true => parse_aside(bytes).await.map(Self),
+            false => read(&bytes).map(Self),
+        }
     }
 }
