@@ -40,6 +40,10 @@ SLOWER_MAX = 2.0
 MEMORY_MAX_MIB = 256.0
 STOP_MARGIN_S = 5.0
 
+WITHOUT_KEYS = """Without keys every connection is a client of its own, so whoever opens more connections gets more of the slots: the
+hostile client here is 4 to 200 clients on two slots. What needs no slot holds; for the rest the server needs API keys.
+"""
+
 Attack = Callable[[clients.World, "Outcomes"], Awaitable[None]]
 
 
@@ -341,6 +345,7 @@ def report(results: list[Result], seconds: float, keys: bool, command: list[str]
         )
     apart = "an API key each" if keys else "no keys, so clients are told apart by connection"
     table = "\n".join(rows)
+    limit = "" if keys else f"\n{WITHOUT_KEYS}"
     return f"""# Attacks: a polite client beside a hostile one
 
 Made by `bench/serve/attack.py --seconds {seconds:g}{'' if keys else ' --anonymous'}`, {time.strftime("%Y-%m-%d", time.gmtime())}, commit {server.commit()},
@@ -355,7 +360,7 @@ rate within {SLOWER_MAX:g} times of the idle figures, no polite request refused,
 | attack | first token, ms | tokens/s | answers | memory, MiB | exit after SIGTERM, s | what became of hostile requests | held |
 |---|--:|--:|--:|--:|--:|---|---|
 {table}
-"""
+{limit}"""
 
 
 def main() -> int:

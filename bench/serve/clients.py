@@ -513,6 +513,9 @@ async def too_long(world: World) -> str:
     async with asyncio.timeout(world.timeout_s + PATIENCE_S), Line.open(world) as line:
         await line.ask(body)
         answer = await line.json()
+        # It is tokenised only once it has a place in the queue.
+        if line.status == 429:
+            return failure(line, answer)
         code = (answer.get("error") or {}).get("code")
         expect(line.status == 400 and code == "context_length_exceeded", f"{line.status} {answer!r:.200}")
     return "refused (400)"
