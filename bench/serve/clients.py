@@ -461,7 +461,7 @@ WRONG_BODIES: list[Any] = [
     {"messages": [{"role": "user", "content": "hi"}], "top_p": 7},
     {"messages": [{"role": "user", "content": "hi"}], "n": 0},
     {"messages": [{"role": "user", "content": "hi"}], "n": 4_000_000_000},
-    {"messages": [{"role": "user", "content": "hi"}], "max_tokens": -1},
+    {"messages": [{"role": "user", "content": "hi"}], "max_tokens": -2},
     {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 0},
     {"messages": [{"role": "user", "content": "hi"}], "logit_bias": {"999999999": 3}},
     {"messages": [{"role": "user", "content": "hi"}], "top_logprobs": 5},
