@@ -282,8 +282,10 @@ mod tests {
                 begun.recv().unwrap();
             }
         }
+        let before = tokio::time::Instant::now();
         let too_many = asked.pop().unwrap().await.unwrap();
         assert_eq!(too_many.code, Some("busy"), "{}", too_many.message);
+        assert_eq!(before.elapsed(), Duration::ZERO, "it did not wait");
         // Time passes once all wait.
         let own = asked.remove(0).await.unwrap();
         assert!(own.message.contains("longer than 10 s"), "{}", own.message);
@@ -291,6 +293,20 @@ mod tests {
             assert_eq!(waited.await.unwrap().code, Some("busy"));
         }
         drop(go);
+    }
+
+    #[tokio::test]
+    async fn a_form_that_makes_the_compiler_panic_fails_alone() {
+        let env = GrammarEnv::new(&Letters).unwrap();
+        let metrics = Arc::new(Metrics::new("toy", 1));
+        let forms = Forms::with(1, metrics, move |form: &Form| {
+            assert_ne!(form, &regex("b"), "as a defect of the compiler would");
+            env.compile(form)
+        });
+        let forms = forms.unwrap();
+        let failed = forms.get(regex("b"), later()).await.err().unwrap().body_only().error;
+        assert!(failed.message.contains("stumble"), "{}", failed.message);
+        assert!(forms.get(regex("a"), later()).await.is_ok(), "the thread goes on");
     }
 
     #[test]

@@ -179,6 +179,8 @@ mod tests {
         let said = recommended(&[tried(1.18, (1.52, 1.3, 1.8))]);
         assert!(said.contains("d.gguf, drafts of 3. It is 1.52 (1.30–1.80) times"), "{said}");
         assert!(said.contains("is 1.18, outside that interval: count on the smaller"), "{said}");
+        let said = recommended(&[tried(1.4, (1.52, 1.3, 1.8))]);
+        assert!(said.contains("is 1.40, within that interval."), "{said}");
     }
 
     #[test]
