@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes what the README claims about speed, from the reports of `forerun bench` in bench/reports.
+"""Writes the README's section on speed from the reports of `forerun bench` in bench/reports.
 
-Without arguments it writes the README's table and docs/speedups.svg; with --check it changes nothing and fails
-where they are not what the reports say. CI runs it so.
+Without arguments it writes the section and docs/speedups.svg. With --check it changes nothing and fails if they differ
+from the reports; CI runs it this way.
 """
 
 import argparse
@@ -93,17 +93,17 @@ def section(reports: dict[str, dict[str, Any]]) -> str:
     all_rows = [row for name, report in reports.items() for row in rows(report, name)]
     machines = {f"{it['config']['machine']['processor']}, {it['config']['machine']['threads']} threads" for it in reports.values()}
     tasks = sorted({prompt["task"] for report in reports.values() for prompt in report["config"]["prompts"][: report["prompts"]]})
-    about = f"""Speed-up over plain decoding of the same prompts in the same run, with 95 % intervals. *controller*: Forerun decides
-        how much is drafted, as it does unless told otherwise. *block* and *pooled*: four tokens are drafted whether that pays
-        or not, on one path and on two, and judged by that rule; the reports have the other rules. Tasks: {", ".join(tasks)}.
-        Machine: {"; ".join(sorted(machines))}. "Grown" targets are SmolLM2 made deeper by blocks that change nothing, "pruned"
-        drafters the same with blocks left out ([models/README.md](models/README.md)): real weights, made-up sizes. Made by
-        `just pairs`."""
+    about = f"""The table shows the speedup over plain decoding of the same prompts in the same run, with 95 % confidence
+        intervals. *controller*: Forerun adapts the draft length, which is the default. *block* and *pooled*: the draft length
+        is fixed at four tokens, even if that is slower, and the draft is verified with that rule, on one path (block) or two
+        (pooled). The reports have the other rules. Tasks: {", ".join(tasks)}. Machine: {"; ".join(sorted(machines))}. "Grown"
+        targets are SmolLM2 with added blocks that do not change its output, and "pruned" drafters are SmolLM2 with blocks
+        removed ([models/README.md](models/README.md)): the weights are real, the sizes artificial. Measured by `just pairs`."""
     return f"""{textwrap.fill(" ".join(about.split()), 120)}
 
 {table(all_rows)}
 
-![The same as a picture](docs/speedups.svg)"""
+![The speedups of the table with their intervals](docs/speedups.svg)"""
 
 
 def picture(reports: dict[str, dict[str, Any]]) -> str:
@@ -131,7 +131,7 @@ def picture(reports: dict[str, dict[str, Any]]) -> str:
     style = "text{font:14px system-ui,sans-serif;fill:#1c2024}.head{font-weight:600}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">\n'
-        f"<title>Speed-up over plain decoding, with 95 % intervals</title>\n<style>{style}</style>\n"
+        f"<title>Speedup over plain decoding, with 95 % intervals</title>\n<style>{style}</style>\n"
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
         f'<text x="{one:.1f}" y="18" text-anchor="middle">1 = plain decoding</text>\n'
         f'<path d="M{one:.1f} 24V{height}" stroke="#60676e" stroke-dasharray="4 4"/>\n' + "\n".join(parts) + "\n</svg>\n"
@@ -140,7 +140,7 @@ def picture(reports: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail where something differs")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if something differs")
     check = parser.parse_args().check
     files = sorted((REPOSITORY / "bench/reports").glob("*.json"))
     reports = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}

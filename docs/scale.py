@@ -33,7 +33,7 @@ def simulate(*flags: object) -> dict[str, dict[str, Any]]:
 
 def users() -> Iterator[str]:
     """One replica by its users: where drafts stop paying."""
-    yield "| users | plain, tokens/s | fixed drafts, of plain | best, of plain | request p50, plain (s) | best (s) |"
+    yield "| users | plain, tokens/s | speedup, fixed | speedup, best | request p50, plain (s) | request p50, best (s) |"
     yield "|--:|--:|--:|--:|--:|--:|"
     for count in (1, 2, 3, 4, 6, 8, 16):
         rows = simulate("--users", count, "--parallel", 8, "--seconds", 1200)
@@ -46,7 +46,7 @@ def users() -> Iterator[str]:
 
 def fleet() -> Iterator[str]:
     """A thousand replicas by how much is asked of them."""
-    yield "| conversations/s | drafts | tokens/s | busy | first token p50, p99 (s) | request p50, p99 (s) | waiting | per million tokens |"
+    yield "| conversations/s | drafts | tokens/s | utilisation | first token p50, p99 (s) | request p50, p99 (s) | waiting | replica-hours per million tokens |"
     yield "|--:|---|--:|--:|--:|--:|--:|--:|"
     for rate in (5, 10, 15, 20, 25):
         for kind, row in simulate("--replicas", 1000, "--rate", rate, *TALK, "--seconds", 600).items():
@@ -59,7 +59,7 @@ def fleet() -> Iterator[str]:
 
 def cache() -> Iterator[str]:
     """The prefix cache by the size of the fleet and how requests are spread."""
-    yield "| replicas | slots | cached, by prefix | cached, in turn | first token p50, by prefix (s) | in turn (s) |"
+    yield "| replicas | slots | hit rate, cache-aware | hit rate, round-robin | first token p50, cache-aware (s) | first token p50, round-robin (s) |"
     yield "|--:|--:|--:|--:|--:|--:|"
     for replicas in (4, 32, 256, 1000):
         for slots in (4, 16):
@@ -73,7 +73,7 @@ def cache() -> Iterator[str]:
 
 def router() -> Iterator[str]:
     """A router that takes its time over each request, before a thousand replicas."""
-    yield "| router, µs a request | requests/s it can | tokens/s | first token p50 (s) | p99 (s) |"
+    yield "| router, µs per request | router capacity, requests/s | tokens/s | first token p50 (s) | p99 (s) |"
     yield "|--:|--:|--:|--:|--:|"
     for microseconds in (100, 1000, 5000, 10_000, 20_000, 50_000):
         flags = ["--replicas", 1000, "--rate", 15, *TALK, "--router-us", microseconds, "--seconds", 600]
@@ -84,14 +84,14 @@ def router() -> Iterator[str]:
 
 def late() -> Iterator[str]:
     """A router that asks replicas how busy they are only now and then."""
-    yield "| asked every | replicas | tokens/s | first token p50, p99 (s) | request p50, p99 (s) |"
+    yield "| load known | replicas | tokens/s | first token p50, p99 (s) | request p50, p99 (s) |"
     yield "|--:|--:|--:|--:|--:|"
     for replicas in (2, 32, 1000):
         for seconds in (0, 1, 10):
             flags = ["--replicas", replicas, "--rate", 15 * replicas / 1000, *TALK, "--load-interval", seconds, "--seconds", 1200]
             row = simulate(*flags)["best"]
             first, whole = row["first_token_s"], row["request_s"]
-            often = f"{seconds} s" if seconds else "at once"
+            often = f"every {seconds} s" if seconds else "always"
             yield (
                 f"| {often} | {replicas} | {row['tokens_per_second']:.1f} | {first[0]:.1f}, {first[1]:.1f} "
                 f"| {whole[0]:.0f}, {whole[1]:.0f} |"
