@@ -39,6 +39,29 @@ doctest:
 test *args:
     cargo nextest run --workspace --features {{ features }} {{ args }}
 
+# What needs neither weights nor the solver nor a browser: the first thing to run after a change.
+quick:
+    cargo nextest run --workspace --features {{ features }} \
+        -E 'not (package(forerun-llama) or binary(optimum) or (package(forerun) and kind(test)))'
+
+# The server below HTTP with random requests, failing engines and simulated time: so many runs from a seed on.
+faults runs="20000" seed="0":
+    FORERUN_SIMULATION_RUNS={{ runs }} FORERUN_SIMULATION_SEED={{ seed }} \
+        cargo nextest run --workspace --features {{ features }} --run-ignored only --no-capture \
+        -E 'test(simulation::many_runs)'
+
+# A million runs, half an hour: writes bench/faults/runs.md.
+faults-report runs="1000000":
+    FORERUN_SIMULATION_REPORT={{ justfile_directory() }}/bench/faults/runs.md just faults {{ runs }}
+
+# Mistakes planted in the decoder and the server one by one, each of which `faults` has to find: writes bench/faults/planted.md.
+planted:
+    python3 tools/planted.py
+
+# No module uses another that uses it, directly or around a corner.
+circles:
+    python3 tools/circles.py
+
 # Weights for tests and reports, brought and made; `just models --all` for the reports' too.
 models *args:
     cargo build --quiet --workspace --features {{ features }} --example quantize

@@ -1,329 +1,399 @@
-//! `forerun bench`: what drafting gains, by setting, task and temperature, and how sure that is.
-//!
-//! Settings take turns on every prompt, plain decoding among them, until intervals are narrow, the
-//! repeats are done or the time is up. Every text is written to a file as it is made, so that nothing
-//! measured is lost and a run can go on later.
+//! `forerun bench`: what can be said to it, and what it means. What it does is in the lab.
 
-mod compare;
-mod flags;
-mod interval;
-mod journal;
-mod metrics;
-mod models;
-mod page;
-mod plan;
-mod plot;
-mod record;
-mod report;
-mod session;
-mod summary;
-mod users;
-
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::str::FromStr as _;
 
-use anyhow::{Context, bail, ensure};
+use forerun_decode::{DrafterKind, RuleChoice, Sampling};
+use forerun_lab::bench::{
+    self, Address, Axes, BenchConfig, Ended, Files, LocalConfig, ServerConfig, Stop, Team,
+    TeamError, distinct, stem,
+};
+use forerun_lab::{Observer as _, Span, Subject, file_name};
 
-use crate::flags::OutputConfig;
+use crate::flags::{
+    ConfigError, ContextLen, DrafterConfig, EngineFlags, ModelConfig, TargetFlags, within,
+};
 use crate::interrupt::{EXIT_CODE, Interrupt};
-use crate::machine::{self, ModelFile};
-use crate::progress::{Outline, Progress};
-use crate::prompts::{self, Prompt};
-use crate::span::{Limit, Span};
-use crate::terminal::Screen;
+use crate::lab::{Console, Gguf, GgufConfig, provenance};
 
-pub(crate) use flags::BenchFlags;
-use flags::{BenchConfig, LocalConfig, Place, ServerConfig};
-pub(crate) use interval::{Interval, pairs, speedup};
-use journal::Journal;
-use models::{Models, Wanted};
-use plan::Ended;
-pub(crate) use record::Measure;
-use record::{Config, PromptRecord, SCHEMA, Setting};
-use report::{Curve, Report};
-use session::Session;
-use summary::count;
-use users::{Address, Users};
+/// Limits of a run, and of a quick one.
+const REPEATS: usize = 5;
+const PRECISION: f64 = 0.05;
+const TIME_LIMIT_S: f64 = 7200.0;
+const QUICK_TIME_LIMIT_S: f64 = 240.0;
+const TEXT_LEN: usize = 64;
+const QUICK_TEXT_LEN: usize = 32;
+/// Prompts of a task, where time decides; of a server's users, where it does not.
+const PROMPTS_MAX: usize = 8;
+const SERVER_PROMPTS: usize = 2;
+const SEED: u64 = 1;
 
-/// The files of a run.
-struct Files {
-    page: PathBuf,
-    data: PathBuf,
-    journal: PathBuf,
+/// What to measure, as given.
+#[derive(Debug, Clone, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct BenchFlags {
+    #[command(subcommand)]
+    command: Option<BenchCommand>,
+    #[command(flatten)]
+    target: TargetFlags,
+    #[command(flatten)]
+    draft: DraftAxes,
+    #[command(flatten)]
+    texts: TextFlags,
+    #[command(flatten)]
+    run: RunFlags,
+    #[command(flatten)]
+    server: ServerFlags,
+    #[command(flatten)]
+    engine: EngineFlags,
 }
 
-impl Files {
-    /// Refuses to write over what is there.
-    fn check(&self) -> anyhow::Result<()> {
-        let there = [&self.page, &self.data, &self.journal].into_iter().find(|path| path.exists());
-        if let Some(path) = there {
-            bail!(
-                "{} is there already: go on with --resume, name another with --out, or write over \
-                 it with --force",
-                path.display()
-            );
-        }
-        // Better now than after two hours.
-        let folder = self.page.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            bail!("there is no folder {}", folder.display());
-        }
-        Ok(())
-    }
+/// What else there is to do.
+#[derive(Debug, Clone, clap::Subcommand)]
+enum BenchCommand {
+    /// Compare two JSON reports and tell changes from noise
+    Compare {
+        /// The older report
+        old: PathBuf,
+        /// The newer report
+        new: PathBuf,
+    },
+}
+
+/// What is combined with each other, as given.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Settings to compare")]
+struct DraftAxes {
+    /// GGUF file of a draft model; may be given several times [-md]
+    #[arg(long, visible_aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
+    draft: Vec<PathBuf>,
+    /// Further drafters, separated by commas: ngram, suffix, or a combination such as
+    /// draft-model+ngram; none measures plain decoding only [default: ngram,suffix without --draft]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    spec_type: Vec<Team>,
+    /// Verification rules, separated by commas: block, token, pooled, specinfer, gbv, traversal,
+    /// rsd, nss, coupled [default: block for one path, pooled for several]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = RuleChoice::from_str)]
+    verify: Vec<RuleChoice>,
+    /// Numbers of paths of a draft model, separated by commas; rules for one path use one [default:
+    /// 1]
+    #[arg(long, visible_alias = "draft-paths", value_name = "LIST", value_delimiter = ',')]
+    spec_draft_paths: Vec<usize>,
+    /// Draft lengths in tokens per path, separated by commas [default: 4]
+    #[arg(long, visible_aliases = ["draft-max", "draft-n"], value_name = "LIST")]
+    #[arg(value_delimiter = ',')]
+    spec_draft_n_max: Vec<usize>,
+    /// Whether the controller adapts the draft length; on,off compares both [default: off]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = switch)]
+    spec_adaptive: Vec<bool>,
+    /// Temperatures, separated by commas [default: 0,1]
+    #[arg(long, visible_alias = "temperature", value_name = "LIST", value_delimiter = ',')]
+    #[arg(allow_negative_numbers = true)]
+    temp: Vec<f32>,
+}
+
+/// Texts, as given.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Prompts and sampling")]
+struct TextFlags {
+    /// Tasks of the built-in prompts, separated by commas: mt_bench, translation, summarization, qa,
+    /// math_reasoning, rag (these are Spec-Bench's), human_eval, gsm8k, or all [default: mt_bench,
+    /// summarization, qa, gsm8k, human_eval]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    tasks: Vec<String>,
+    /// File with prompts to use instead: each line is a prompt, or a JSON object with "prompt" and
+    /// optionally "task" and "id"
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Prompts per task [default: as many as the time allows, at most 8; 2 with --url]
+    #[arg(long, value_name = "N")]
+    prompts_per_task: Option<usize>,
+    /// Tokens per output; end tokens are forbidden [default: 64; 32 with --quick]
+    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N")]
+    predict: Option<usize>,
+    /// Keep only the N likeliest tokens; 0 keeps all [default: 0; with --url the server's]
+    #[arg(long, value_name = "N")]
+    top_k: Option<u32>,
+    /// Keep the likeliest tokens whose probabilities add up to P; 1 keeps all [default: 1; with
+    /// --url the server's]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    top_p: Option<f32>,
+    /// Keep tokens with at least P times the probability of the likeliest one; 0 keeps all
+    /// [default: 0; with --url the server's]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    min_p: Option<f32>,
+    /// Random seed; not sent to a server
+    #[arg(short, long, value_name = "N", default_value_t = SEED)]
+    seed: u64,
+}
+
+/// When it is enough, and where the report goes, as given.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Run")]
+struct RunFlags {
+    /// Most repeats of everything [default: 5]
+    #[arg(long, value_name = "N")]
+    repeats: Option<usize>,
+    /// Stop once the 95 % interval of every speedup is within this fraction on either side
+    /// [default: 0.05]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    precision: Option<f64>,
+    /// Stop after this time, such as 90s, 15m or 1h30m, including loading [default: 2h; 4m with
+    /// --quick]
+    #[arg(long, value_name = "TIME")]
+    time_limit: Option<Span>,
+    /// Get a first impression within five minutes: one repeat, one prompt per task, short outputs
+    #[arg(long)]
+    quick: bool,
+    /// HTML report; each measurement is also appended to a .jsonl file of the same name
+    #[arg(short, long, value_name = "FILE", default_value = "bench.html")]
+    out: PathBuf,
+    /// JSON report [default: as --out, with the extension .json]
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Continue an interrupted run with the same settings
+    #[arg(long, conflicts_with = "force")]
+    resume: bool,
+    /// Overwrite the files of an earlier run
+    #[arg(long)]
+    force: bool,
+}
+
+/// A server instead of models, as given.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Server")]
+struct ServerFlags {
+    /// Measure an OpenAI-compatible server instead of models, such as http://localhost:8080
+    #[arg(long, value_name = "URL")]
+    #[arg(conflicts_with_all = ["draft", "spec_type", "verify", "spec_draft_paths"])]
+    #[arg(conflicts_with_all = ["spec_draft_n_max", "spec_adaptive"])]
+    url: Option<String>,
+    /// Address of the same model without speculation, if a request to --url cannot turn it off
+    #[arg(long, value_name = "URL")]
+    plain_url: Option<String>,
+    /// API key of the server
+    #[arg(long, env = "FORERUN_API_KEY", value_name = "KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// Name of the model in requests [default: the first one that the server lists]
+    #[arg(long, value_name = "NAME")]
+    model_name: Option<String>,
+    /// Numbers of concurrent users, separated by commas [default: 1,4]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    concurrency: Vec<usize>,
+}
+
+/// Where texts come from.
+enum Place {
+    /// Models of our own.
+    Local(Box<GgufConfig>, LocalConfig),
+    /// A server.
+    Server(ServerConfig),
 }
 
 impl BenchFlags {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut screen = Screen::new(&OutputConfig::notes());
+        let console = Console::new();
         if let Some((old, new)) = self.compared() {
-            screen.result(&compare::compare(old, new)?)?;
+            console.result(&bench::compare(old, new)?)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let config = self.resolve()?;
-        if !(config.resume || config.force) {
-            config.files.check()?;
-        }
+        let (config, place) = self.resolve()?;
         let interrupt = Interrupt::install()?;
-        interrupt.or_stopped(bench(config, &interrupt, &mut screen))
-    }
-}
-
-fn bench(
-    config: BenchConfig,
-    interrupt: &Interrupt,
-    screen: &mut Screen,
-) -> anyhow::Result<ExitCode> {
-    let limit = Limit::from_now(Duration::from_secs_f64(config.stop.time_limit_s));
-    interrupt.expire_after(limit.time);
-    let progress = screen.progress();
-    let run = Run { limit, config: &config, interrupt, progress: progress.clone() };
-    let outcome = match &config.place {
-        Place::Local(local) => run.models(local, screen),
-        Place::Server(server) => run.server(server, screen),
-    };
-    progress.end();
-    let nothing = || {
-        let span = Span::from(limit.time);
-        format!("the time limit of {span} was over before a text was measured: raise --time-limit")
-    };
-    let (report, failure) = match outcome {
-        Err(_) if limit.share() >= 1.0 => bail!(nothing()),
-        outcome => outcome?,
-    };
-    if report.measures.is_empty() {
-        failure?;
-        ensure!(!interrupt.is_expired(), nothing());
-        return Ok(ExitCode::from(EXIT_CODE));
-    }
-    write(&config.files, &report)?;
-    screen.result(summary::summary(&report).trim_end())?;
-    screen.note(&format!("report: {}", config.files.page.display()));
-    failure?;
-    let interrupted = report.ended == Ended::Interrupted.name();
-    Ok(if interrupted { ExitCode::from(EXIT_CODE) } else { ExitCode::SUCCESS })
-}
-
-fn write(files: &Files, report: &Report) -> anyhow::Result<()> {
-    let data = files.data.file_name().unwrap_or_default().to_string_lossy();
-    let save = |path: &Path, text: String| {
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-    };
-    save(&files.data, serde_json::to_string(report)?)?;
-    save(&files.page, page::page(report, &data))
-}
-
-/// A report of all that was measured, and why there is no more where something failed.
-type Outcome = (Report, anyhow::Result<()>);
-
-/// One call of the command.
-struct Run<'a> {
-    limit: Limit,
-    config: &'a BenchConfig,
-    interrupt: &'a Interrupt,
-    progress: Progress,
-}
-
-impl Run<'_> {
-    /// Texts by models of our own.
-    fn models(&self, local: &LocalConfig, screen: &mut Screen) -> anyhow::Result<Outcome> {
-        let config = self.config;
-        let prompts = self.prompts()?;
-        let hash = |path: &PathBuf| machine::model_file(path, self.interrupt, &self.progress);
-        let product = local.axes.product()?;
-        self.begin(
-            ("load", format!("hash and load {}", count(1 + local.files.len(), "model"))),
-            "the cost of passes, and a short text by each setting",
-            (product.settings.len(), prompts.len()),
-        );
-        self.progress.expect_files(2 * (1 + local.files.len()));
-        let target = hash(&local.target.path)?;
-        let drafters: Vec<ModelFile> =
-            local.files.iter().map(hash).collect::<anyhow::Result<_>>()?;
-        let wanted = Wanted {
-            target: &local.target,
-            context: local.context,
-            files: &local.files,
-            drafters: &local.drafters,
-            paths: product.settings.iter().map(paths).max().unwrap_or(1),
-            text_len: config.text_len,
+        let cancellation = interrupt.cancellation();
+        let ended = match &place {
+            Place::Local(gguf, local) => {
+                let mut models = Gguf::new(gguf, &interrupt, &console);
+                let subject = Subject::Models(local, &mut models);
+                bench::run(&config, subject, &console, cancellation)
+            }
+            Place::Server(server) => {
+                bench::run(&config, Subject::Server(server), &console, cancellation)
+            }
         };
-        let mut loaded = models::load(&wanted, prompts, self.interrupt, screen)?;
-        let mut left_out = product.left_out;
-        left_out.append(&mut loaded.left_out);
-        let record = Config {
-            target: Some(target),
-            drafters,
-            engine: Some(loaded.engine.clone()),
-            prompts: records(&loaded.prompts),
-            settings: product.settings,
-            left_out,
-            ..self.record()
+        let code = |ended| match ended {
+            Ended::Interrupted => ExitCode::from(EXIT_CODE),
+            _ => ExitCode::SUCCESS,
         };
-        let known = self.journal(&record)?;
-        self.progress.phase(1);
-        let mut models = Models::start(loaded, &record, self.interrupt)?;
-        self.progress.phase(2);
-        let timed = (self.limit, self.progress.clone());
-        let mut session = Session::new(record, known, timed, self.interrupt);
-        let ended = session.run(&mut models, screen);
-        Ok(outcome(session, models.curves(), ended))
+        interrupt.or_stopped(ended.map(code))
     }
 
-    /// Texts by a server.
-    fn server(&self, server: &ServerConfig, screen: &mut Screen) -> anyhow::Result<Outcome> {
-        let prompts = self.prompts()?;
-        let prompt_records = records(&prompts);
-        let settings = 2 * server.users.len();
-        let meet = ("meet", "ask the server what it can do".to_owned());
-        self.begin(meet, "every prompt once", (settings, prompts.len()));
-        let until = Some(self.limit.at(1.0));
-        let mut users = Users::meet(Address { until, ..server.address.clone() }, prompts)?;
-        let record = Config {
-            server: Some(users.record.clone()),
-            prompts: prompt_records,
-            settings: users.settings(&server.users),
-            ..self.record()
+    /// The reports to compare, where that is wanted.
+    fn compared(&self) -> Option<(&Path, &Path)> {
+        let BenchCommand::Compare { old, new } = self.command.as_ref()?;
+        Some((old, new))
+    }
+
+    /// Decides every default.
+    fn resolve(self) -> Result<(BenchConfig, Place), ConfigError> {
+        self.server.check()?;
+        let (texts, run) = (self.texts, self.run);
+        let quick = run.quick;
+        let is_server = self.server.url.is_some();
+        let own = |value| Some(value).filter(|_| !is_server);
+        let (top_k, top_p, min_p) = (texts.top_k, texts.top_p, texts.min_p);
+        let temperatures = distinct(or(self.draft.temp.clone(), &[0.0, 1.0]));
+        for temperature in &temperatures {
+            let sampling = Sampling {
+                temperature: *temperature,
+                top_p: top_p.unwrap_or(1.0),
+                min_p: min_p.unwrap_or(0.0),
+                ..Sampling::unshaped()
+            };
+            sampling.check(usize::MAX)?;
+        }
+        let text_len = texts.predict.unwrap_or(if quick { QUICK_TEXT_LEN } else { TEXT_LEN });
+        let fixed = if is_server { Some(SERVER_PROMPTS) } else { None };
+        let per_task = match texts.prompts_per_task {
+            Some(count) => Some(within("--prompts-per-task", count, 1..=10_000)?),
+            None if quick && is_server => Some(1),
+            None => fixed,
         };
-        let known = self.journal(&record)?;
-        self.progress.phase(1);
-        users.warm_up(self.interrupt, &self.progress)?;
-        self.progress.phase(2);
-        let timed = (self.limit, self.progress.clone());
-        let mut session = Session::new(record, known, timed, self.interrupt);
-        let ended = session.run(&mut users, screen);
-        Ok(outcome(session, Vec::new(), ended))
+        let model = self.target.unless_server(self.server.url.as_deref())?;
+        let place = match (self.server.url.clone(), model) {
+            (Some(url), _) => Place::Server(self.server.resolve(url)?),
+            (None, Some(model)) => {
+                let (gguf, local) = self.draft.resolve(self.engine.resolve(model)?)?;
+                Place::Local(Box::new(gguf), local)
+            }
+            (None, None) => return Err(ConfigError::NoModel),
+        };
+        let config = BenchConfig {
+            stop: run.stop()?,
+            files: run.files(),
+            resume: run.resume,
+            force: run.force,
+            quick,
+            prompts: texts.prompts,
+            tasks: Some(distinct(texts.tasks)).filter(|tasks| !tasks.is_empty()),
+            prompts_per_task: per_task,
+            prompts_per_task_max: if quick { 1 } else { PROMPTS_MAX },
+            text_len: within("--predict", text_len, 2..=4096)?,
+            temperatures,
+            top_k: top_k.or(own(0)),
+            top_p: top_p.or_else(|| (!is_server).then_some(1.0)),
+            min_p: min_p.or_else(|| (!is_server).then_some(0.0)),
+            seed: texts.seed,
+            provenance: provenance(),
+        };
+        Ok((config, place))
+    }
+}
+
+impl RunFlags {
+    fn stop(&self) -> Result<Stop, ConfigError> {
+        let repeats = self.repeats.unwrap_or(if self.quick { 1 } else { REPEATS });
+        let precision = self.precision.unwrap_or(PRECISION);
+        if !(precision > 0.0 && precision < 1.0) {
+            let expected = "a share between 0 and 1, such as 0.05";
+            return Err(ConfigError::out_of_range("--precision", precision, expected));
+        }
+        let limit = if self.quick { QUICK_TIME_LIMIT_S } else { TIME_LIMIT_S };
+        Ok(Stop {
+            repeats: within("--repeats", repeats, 1..=1000)?,
+            precision,
+            time_limit_s: self.time_limit.map_or(limit, |span| span.seconds),
+        })
     }
 
-    /// Says what is going to happen.
-    fn begin(
-        &self,
-        first: (&'static str, String),
-        warm_up: &str,
-        (settings, prompts): (usize, usize),
-    ) {
-        let config = self.config;
-        let measured = format!(
-            "{}, {}, up to {}, {}",
-            count(settings, "setting"),
-            count(config.temperatures.len(), "temperature"),
-            count(prompts, "prompt"),
-            count(config.stop.repeats, "repeat"),
-        );
-        let shorter = if config.quick { "" } else { "--quick (4 minutes), " };
-        self.progress.begin(&Outline {
-            command: "bench",
-            phases: vec![first, ("warm-up", warm_up.to_owned()), ("measurement", measured)],
-            limit: self.limit,
-            notes: vec![format!(
-                "It ends earlier once every interval reaches no further than {} %, or after all \
-                 repeats.\nCtrl-C ends it with what was measured; --resume goes on.\nShorter: \
-                 {shorter}--time-limit TIME.",
-                100.0 * config.stop.precision
-            )],
-        });
+    fn files(&self) -> Files {
+        let data = self.json.clone().unwrap_or_else(|| self.out.with_extension("json"));
+        let journal = self.out.with_extension("jsonl");
+        Files { page: self.out.clone(), data, journal }
     }
+}
 
-    /// The prompts that may be decoded, in the order they would be.
-    fn prompts(&self) -> anyhow::Result<Vec<Prompt>> {
-        let config = self.config;
-        let all = config.prompts.as_deref().map_or_else(|| Ok(prompts::field()), prompts::file)?;
-        let mut known: Vec<String> = Vec::new();
-        for prompt in &all {
-            if !known.contains(&prompt.task) {
-                known.push(prompt.task.clone());
+impl ServerFlags {
+    /// Refuses what is about a server where none is named.
+    fn check(&self) -> Result<(), ConfigError> {
+        let said = [
+            ("--plain-url", self.plain_url.is_some()),
+            ("--model-name", self.model_name.is_some()),
+            ("--concurrency", !self.concurrency.is_empty()),
+        ];
+        match said.into_iter().find(|(_, said)| *said && self.url.is_none()) {
+            None => Ok(()),
+            Some((flag, _)) => {
+                let (reason, instead) = ("no server is measured", "add --url URL");
+                Err(ConfigError::Unused { flag, reason, instead })
             }
         }
-        let tasks = match (&config.tasks, &config.prompts) {
-            (Some(tasks), _) if tasks.iter().any(|task| task == "all") => known.clone(),
-            (Some(tasks), _) => tasks.clone(),
-            (None, Some(_)) => known.clone(),
-            (None, None) => flags::TASKS.map(str::to_owned).to_vec(),
-        };
-        if let Some(unknown) = tasks.iter().find(|task| !known.contains(task)) {
-            bail!("there is no task {unknown:?}: choose among {}, or all", known.join(", "));
-        }
-        let per_task = config.prompts_per_task.unwrap_or(config.prompts_per_task_max);
-        Ok(plan::spread(all, &tasks, per_task))
     }
 
-    /// What is the same for models and servers.
-    fn record(&self) -> Config {
-        let config = self.config;
-        Config {
-            schema: SCHEMA,
-            quick: config.quick,
-            target: None,
-            drafters: Vec::new(),
-            engine: None,
-            server: None,
-            text_len: config.text_len,
-            temperatures: config.temperatures.clone(),
-            top_k: config.top_k,
-            top_p: config.top_p,
-            min_p: config.min_p,
-            seed: config.seed,
-            prompts_per_task: config.prompts_per_task,
-            prompts: Vec::new(),
-            settings: Vec::new(),
-            left_out: Vec::new(),
-            machine: machine::machine(),
-            build: machine::build(),
-            stop: config.stop.clone(),
+    fn resolve(self, url: String) -> Result<ServerConfig, ConfigError> {
+        let users = distinct(or(self.concurrency, &[1, 4]));
+        for count in &users {
+            within("--concurrency", *count, 1..=1024)?;
         }
-    }
-
-    fn journal(&self, record: &Config) -> anyhow::Result<(Journal, Vec<Measure>)> {
-        let path = &self.config.files.journal;
-        match self.config.resume {
-            true => Journal::resume(path, record),
-            false => Ok((Journal::begin(path, record)?, Vec::new())),
-        }
+        let (plain_url, key, model) = (self.plain_url, self.api_key, self.model_name);
+        let address = Address { url, plain_url, key, model, until: None };
+        Ok(ServerConfig { address, users })
     }
 }
 
-/// Paths of a setting's drafts: one of each drafter, and the further ones of the draft model.
-fn paths(setting: &Setting) -> usize {
-    (setting.drafters.len() + setting.paths).saturating_sub(1)
+impl DraftAxes {
+    fn resolve(
+        self,
+        (target, context): (ModelConfig, ContextLen),
+    ) -> Result<(GgufConfig, LocalConfig), ConfigError> {
+        let widths = distinct(or(self.spec_draft_paths, &[1]));
+        let lens = distinct(or(self.spec_draft_n_max, &[4]));
+        for width in &widths {
+            within("--spec-draft-paths", *width, 1..=16)?;
+        }
+        for len in &lens {
+            within("--spec-draft-n-max", *len, 1..=64)?;
+        }
+        let models: Vec<String> = self.draft.iter().map(|path| stem(&file_name(path))).collect();
+        let teams = bench::teams(&models, &self.spec_type).map_err(refused)?;
+        let drafters = bench::drafters(&teams);
+        if models.is_empty() && widths != [1] {
+            return Err(ConfigError::Unused {
+                flag: "--spec-draft-paths",
+                reason: "no draft model drafts",
+                instead: "add --draft FILE",
+            });
+        }
+        let adaptive = distinct(or(self.spec_adaptive, &[false]));
+        let rules = distinct(self.verify);
+        let product = Axes { teams, rules, widths, lens, adaptive }.product()?;
+        let files = self.draft;
+        let model = |path: &PathBuf| DrafterConfig::like_target(path.clone(), &target);
+        let looked_up = drafters.iter().filter_map(|it| DrafterConfig::looking_up(it.kind));
+        let all = files.iter().map(model).chain(looked_up).collect();
+        let local = LocalConfig { target: target.path.clone(), files, drafters, product };
+        Ok((GgufConfig { target, context, drafters: all }, local))
+    }
 }
 
-fn records(prompts: &[Prompt]) -> Vec<PromptRecord> {
-    let record = |prompt: &Prompt| PromptRecord {
-        id: prompt.id.clone(),
-        task: prompt.task.clone(),
-        sha256: machine::sha256(prompt.text.as_bytes()),
-    };
-    prompts.iter().map(record).collect()
+fn refused(error: TeamError) -> ConfigError {
+    match error {
+        TeamError::SameName => ConfigError::Unused {
+            flag: "--draft",
+            reason: "another draft model has the same name",
+            instead: "name each once, by files of different names",
+        },
+        TeamError::NoDraftModel => ConfigError::NothingToDraftFrom {
+            drafter: DrafterKind::DraftModel.name(),
+            flag: "--draft",
+        },
+    }
 }
 
-/// What was measured is worth a report, whatever ended it.
-fn outcome(session: Session<'_>, curves: Vec<Curve>, ended: anyhow::Result<Ended>) -> Outcome {
-    let (ended, failure) = match ended {
-        Ok(ended) => (ended, Ok(())),
-        Err(error) => (Ended::Interrupted, Err(error)),
-    };
-    let about = (machine::today(), ended);
-    (Report::new(session.config, session.measures, curves, about), failure)
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected on or off".to_owned()),
+    }
 }
+
+/// What was said, or else the default.
+fn or<T: Clone>(said: Vec<T>, default: &[T]) -> Vec<T> {
+    if said.is_empty() { default.to_vec() } else { said }
+}
+
+#[cfg(test)]
+#[path = "../tests/line/bench.rs"]
+mod tests;

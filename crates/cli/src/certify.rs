@@ -1,364 +1,278 @@
-//! `forerun certify`: proof, on the user's own model or server, that speculation left the output
-//! alone; or that it did not.
-//!
-//! Four parts: the rule by enumeration, the decoder by tests on texts, the engine by comparing rows,
-//! a server by its answers. What was tested, what would have been found and the verdict go into a
-//! certificate. A test that ended before it could find as little as was asked for is inconclusive.
+//! `forerun certify`: what can be said to it, and what it means. What it does is in the lab.
 
-mod broken;
-mod certificate;
-mod decoder;
-mod flags;
-mod lab;
-mod law;
-mod pairs;
-mod rule;
-mod server;
-mod writer;
-
-use std::path::Path;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use forerun_decode::{Decoder, Plan, RuleChoice, Special, Token, Tokenizer};
-use forerun_llama::Model;
-use serde_json::{Value, json};
+use anyhow::{bail, ensure};
+use clap::builder::TypedValueParser;
+use forerun_decode::RuleChoice;
+use forerun_lab::certify::{
+    self, CertifyConfig, DIFFERENCE, Fault, Limits, ModelSubject, ServerSubject, Verdict,
+};
+use forerun_lab::{Limit, Span, Subject};
+use serde_json::{Map, Value};
 
-use crate::flags::{DraftConfig, DrafterConfig, OutputConfig};
+use crate::flags::{
+    ConfigError, ContextLen, DraftFlags, DrafterConfig, EngineFlags, SamplingFlags, TargetFlags,
+    named, within,
+};
 use crate::interrupt::{EXIT_CODE, Interrupt};
-use crate::load::{self, Loaded, Wanted};
-use crate::machine;
-use crate::progress::{Outline, Progress};
-use crate::prompts::{self, Prompt};
-use crate::span::Span;
-use crate::terminal::Screen;
+use crate::lab::{Console, Gguf, GgufConfig, provenance};
 
-use broken::{Fault, PenaltiesAtRoot};
-use certificate::{Certificate, Verdict};
-use decoder::DecoderTest;
-pub(crate) use flags::CertifyFlags;
-use flags::{CertifyConfig, ModelSubject, ServerSubject, Subject};
-use lab::Lab;
-use rule::InUse;
-use server::ServerTest;
-use writer::{Scorer, Writer};
+/// Most texts or requests at once.
+const AT_ONCE_MAX: u32 = 64;
 
-/// Most prompts of one test: each has a slot of its own that holds it.
-const PROMPTS_MAX: usize = 8;
+/// Tokens of context each text gets unless told otherwise.
+const CONTEXT_LEN: u32 = 512;
 
-/// When the engine's rows must have been compared, as a share of the time limit: texts decide, and
-/// get the rest.
-const DRIFT_END: f64 = 0.25;
+/// The share of wrong tokens that a decoder's test must be able to find: about as small as ten minutes
+/// of a model of 135 M parameters can find on two cores.
+const POWER: f64 = 0.01;
+const QUICK_POWER: f64 = 0.05;
+
+/// The same of a server's texts, for a first impression.
+const QUICK_DIFFERENCE: f64 = 0.3;
 
 /// What the program ends with where nothing wrong was found but too little was tested. 2 is for
 /// command lines that cannot be read.
 const INCONCLUSIVE: u8 = 3;
 
+/// What the command may take.
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+const QUICK_TIME_LIMIT: Duration = Duration::from_secs(60);
+
+const EXIT_CODES: &str = "Exit codes: 0 passed, 1 failed (or an error), 2 usage, 3 inconclusive: \
+                          nothing wrong was found, but not enough was tested.";
+
+/// What to certify, as given.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct CertifyFlags {
+    #[command(flatten)]
+    target: TargetFlags,
+    /// Certify the OpenAI-compatible server at this address instead of a model
+    #[arg(long, value_name = "URL", conflicts_with_all = ["EngineFlags", "DraftFlags"])]
+    url: Option<String>,
+    /// Address of the same model without speculation, if a request to --url cannot turn it off
+    #[arg(long, value_name = "URL", requires = "url")]
+    plain_url: Option<String>,
+    /// JSON fields of requests with speculation [default: {"speculative": {"length": 4}}, or none
+    /// with --off or --plain-url]
+    #[arg(long, value_name = "JSON", requires = "url")]
+    on: Option<String>,
+    /// JSON fields of requests without speculation [default: {"speculative": {"enabled": false}},
+    /// or none with --on or --plain-url]
+    #[arg(long, value_name = "JSON", requires = "url")]
+    off: Option<String>,
+    /// API key of the server
+    #[arg(
+        long,
+        env = "OPENAI_API_KEY",
+        hide_env_values = true,
+        value_name = "KEY",
+        requires = "url"
+    )]
+    api_key: Option<String>,
+    /// Name of the model in requests, if the server needs one
+    #[arg(long, value_name = "NAME", requires = "url")]
+    model_name: Option<String>,
+    /// Number of concurrent requests [default: 4]
+    #[arg(long, value_name = "N", requires = "url")]
+    concurrency: Option<u32>,
+    /// Maximum number of pairs of outputs to request from a server [default: 2000]
+    #[arg(long, value_name = "N", requires = "url")]
+    pairs: Option<u64>,
+    /// File with prompts: each line is a prompt, or a JSON object with "prompt"; the first eight
+    /// are used [default: five built-in prompts]
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// False-alarm rate: probability that a correct decoder fails
+    #[arg(long, default_value_t = 0.001, value_name = "P")]
+    false_alarm: f64,
+    /// Smallest fault that the test must be able to find for the verdict PASSED; it stops there.
+    /// For a model: the fraction of tokens that are wrong. For a server: the fraction of outputs by
+    /// which speculation on and off differ [default: 0.01, or 0.05 with --quick; for a server 0.15,
+    /// or 0.3 with --quick; never reached with --broken]
+    #[arg(long, value_name = "P", conflicts_with = "broken")]
+    power: Option<f64>,
+    /// Stop after this time, such as 90s, 15m or 1h30m, including loading; a test that has not
+    /// reached its power by then is INCONCLUSIVE [default: 10m; 1m with --quick]
+    #[arg(long, value_name = "TIME")]
+    time_limit: Option<Span>,
+    /// Get a first impression within a minute, with less power
+    #[arg(long)]
+    quick: bool,
+    /// Tokens per output [default: 32; 12 for a server]
+    #[arg(short = 'n', long, value_name = "N")]
+    predict: Option<usize>,
+    /// Number of sequences decoded in one batch [default: 16]
+    #[arg(long, value_name = "N", conflicts_with = "url")]
+    parallel: Option<u32>,
+    /// Break the decoder on purpose, to see the certification fail
+    #[arg(long, value_name = "FAULT", conflicts_with = "url", value_parser = fault())]
+    broken: Option<Fault>,
+    /// HTML file for the certificate
+    #[arg(long, default_value = "certificate.html", value_name = "FILE")]
+    out: PathBuf,
+    /// JSON file for the certificate [default: as --out, with the extension .json]
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineFlags,
+    #[command(flatten)]
+    draft: DraftFlags,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+}
+
+/// What is certified.
+enum Certified {
+    /// A decoder in this process.
+    Model(Box<GgufConfig>, ModelSubject),
+    /// Somebody's server.
+    Server(ServerSubject),
+}
+
+/// Reads what to break.
+fn fault() -> impl TypedValueParser<Value = Fault> {
+    named(Fault::ALL.map(|fault| (fault.name(), fault.explained(), fault)))
+}
+
 impl CertifyFlags {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let config = self.resolve()?;
-        let interrupt = Interrupt::install()?;
-        interrupt.or_stopped(certify(&config, &interrupt))
-    }
-}
-
-fn certify(config: &CertifyConfig, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
-    let mut screen = Screen::new(&OutputConfig::notes());
-    let read = config.prompts.as_deref().map_or_else(|| Ok(prompts::few()), prompts::file)?;
-    let prompts: Vec<Prompt> = read.into_iter().take(PROMPTS_MAX).collect();
-    let run = Run { config, prompts: &prompts, interrupt, progress: screen.progress() };
-    interrupt.expire_after(config.limits.limit.time);
-    run.progress.begin(&outline(config));
-    let certificate = match &config.subject {
-        Subject::Model(subject) => run.model(subject, &mut screen),
-        Subject::Server(subject) => run.server(subject),
-    };
-    run.progress.end();
-    let certificate = match certificate {
-        Err(_) if interrupt.is_pressed() && !interrupt.is_expired() => {
-            screen.note("interrupted before anything was tested: there is no certificate");
-            return Ok(ExitCode::from(EXIT_CODE));
-        }
-        certificate => certificate?,
-    };
-    let write = |path: &Path, text: &str| {
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-    };
-    write(&config.out, &certificate.html())?;
-    write(&config.json, &format!("{:#}\n", certificate.json()))?;
-    screen.result(&certificate.text())?;
-    screen.note(&format!("written to {} and {}", config.out.display(), config.json.display()));
-    Ok(match certificate.verdict() {
-        Verdict::Passed => ExitCode::SUCCESS,
-        Verdict::Failed => ExitCode::FAILURE,
-        Verdict::Inconclusive => ExitCode::from(INCONCLUSIVE),
-    })
-}
-
-/// What is going to be tested, and until when.
-fn outline(config: &CertifyConfig) -> Outline {
-    let percent = 100.0 * config.limits.power;
-    let (phases, enough) = match &config.subject {
-        Subject::Server(_) => (
-            vec![
-                ("greedy", "every prompt with speculation on and off at temperature 0".to_owned()),
-                (
-                    "texts",
-                    format!("pairs of texts, until {percent} % of difference would be found"),
-                ),
-            ],
-            "It ends earlier if something wrong is proved or enough was tested",
-        ),
-        Subject::Model(_) => (
-            vec![
-                ("rule", "every draft and verdict on small models, by enumeration".to_owned()),
-                ("load", "hash and load the models".to_owned()),
-                ("engine", "rows in blocks against rows one by one".to_owned()),
-                (
-                    "texts",
-                    format!("drafted texts, until {percent} % of wrong tokens would be found"),
-                ),
-            ],
-            "It ends earlier if something wrong is proved or enough was tested",
-        ),
-    };
-    Outline {
-        command: "certify",
-        phases,
-        limit: config.limits.limit,
-        notes: vec![format!(
-            "{enough}; Ctrl-C ends it with what was tested.\nShorter: --quick, --time-limit TIME, or a \
-             larger --power (INCONCLUSIVE if it is not reached in time)."
-        )],
-    }
-}
-
-/// One call of the command.
-struct Run<'a> {
-    config: &'a CertifyConfig,
-    prompts: &'a [Prompt],
-    interrupt: &'a Interrupt,
-    progress: Progress,
-}
-
-impl Run<'_> {
-    /// A certificate that says nothing yet.
-    fn certificate(&self, broken: Option<Fault>) -> Certificate {
-        Certificate {
-            about: about(),
-            settings: settings(self.config, json!({ "prompts": self.prompts.len() })),
-            broken: broken.map(Fault::about),
-            false_alarm: self.config.limits.false_alarm,
-            power: self.config.limits.power,
-            time_limit: Span::from(self.config.limits.limit.time),
-            cut: None,
-            rule: None,
-            decoder: None,
-            drift: Vec::new(),
-            server: None,
-        }
-    }
-
-    fn server(&self, subject: &ServerSubject) -> anyhow::Result<Certificate> {
-        let until = self.config.limits.limit.at(1.0);
-        let test = ServerTest {
-            on: subject.on.clone().until(until),
-            off: subject.off.clone().until(until),
-            on_body: subject.on_body.clone(),
-            off_body: subject.off_body.clone(),
-            model: subject.model.clone(),
-            prompts: self.prompts,
-            sampling: &self.config.sampling,
-            users: subject.users,
-            limits: self.config.limits,
-            pairs_max: subject.pairs_max,
-            interrupt: self.interrupt,
-        };
-        let found = test.run(&self.progress)?;
-        Ok(Certificate { server: Some(found), ..self.certificate(None) })
-    }
-
-    /// All that could be tested of a model before the time was over.
-    fn model(&self, subject: &ModelSubject, screen: &mut Screen) -> anyhow::Result<Certificate> {
-        let mut certificate = self.certificate(subject.broken);
-        match self.examine(subject, &mut certificate, screen) {
-            Err(_) if self.interrupt.is_expired() => {
-                let phases = outline(self.config).phases;
-                certificate.cut = phases.get(self.progress.phase_now()).map(|(name, _)| *name);
-                Ok(certificate)
+        let (config, certified) = self.resolve()?;
+        let (interrupt, console) = (Interrupt::install()?, Console::new());
+        let cancellation = interrupt.cancellation();
+        let verdict = match &certified {
+            Certified::Model(gguf, subject) => {
+                let mut models = Gguf::new(gguf, &interrupt, &console);
+                let subject = Subject::Models(subject, &mut models);
+                certify::run(&config, subject, &console, cancellation)
             }
-            examined => examined.map(|()| certificate),
-        }
-    }
-
-    fn examine(
-        &self,
-        subject: &ModelSubject,
-        certificate: &mut Certificate,
-        screen: &mut Screen,
-    ) -> anyhow::Result<()> {
-        let (config, draft) = (self.config, &subject.draft);
-        let verification = subject.broken.and_then(Fault::rule);
-        let verification = verification.unwrap_or_else(|| draft.rule.verification(0));
-        let go_on = |share: f64| {
-            self.progress.show(share, draft.rule.name());
-            !self.interrupt.is_pressed()
-        };
-        let proof = in_use(draft).prove(&verification, go_on);
-        certificate.rule = proof.context("the rule refuses these drafts")?;
-        ensure!(!self.interrupt.is_pressed(), "interrupted");
-
-        self.progress.phase(1);
-        self.hash(subject, &mut certificate.about)?;
-        let loaded = self.load(subject, screen)?;
-        let Loaded { decoder, model, sampling, .. } = loaded;
-        let room = config.limits.text_len + draft.len.get() + 1;
-        let tokens = tokens(self.prompts, &model, &decoder, room)?;
-        let (interrupt, progress) = (self.interrupt, self.progress.clone());
-        let lab = Lab { subject, model: &model, prompts: &tokens, interrupt, progress };
-        certificate.settings = settings(config, lab.settings(config.sampling.seed));
-        let scorer = Scorer::new(lab.reader()?, lab.suspect(screen)?, &tokens, sampling.clone());
-
-        self.progress.phase(2);
-        certificate.drift = lab.drift(config.limits.limit.at(DRIFT_END))?;
-
-        self.progress.phase(3);
-        let drafters = (0..draft.drafters.len()).collect();
-        let plan = Plan::drafted(drafters, draft.len.get(), verification)
-            .wide(draft.width.get())
-            .drawn(draft.scheme);
-        let seed = config.sampling.seed;
-        let drawn_with =
-            subject.broken.map_or_else(|| sampling.clone(), |it| it.sampling(&sampling));
-        let test = DecoderTest {
-            writer: Writer::new(decoder, &tokens, model.vocab(), seed, interrupt),
-            scorer,
-            plan,
-            drawn_with,
-            sampling,
-            coupled: draft.rule == RuleChoice::Coupled && subject.broken.is_none(),
-            limits: config.limits,
-            interrupt,
-        };
-        certificate.decoder = Some(test.run(&self.progress)?);
-        Ok(())
-    }
-
-    /// Says which files are tested.
-    fn hash(&self, subject: &ModelSubject, about: &mut Value) -> anyhow::Result<()> {
-        let mut files = vec![("target", &subject.target.path)];
-        for drafter in &subject.draft.drafters {
-            if let DrafterConfig::Model(config) = drafter {
-                files.push(("draft_model", &config.model.path));
+            Certified::Server(subject) => {
+                certify::run(&config, Subject::Server(subject), &console, cancellation)
             }
-        }
-        // Each is hashed and loaded; a draft model is loaded again to know what it would say.
-        self.progress.expect_files(3 * files.len() - 1);
-        for (what, path) in files {
-            let file = machine::model_file(path, self.interrupt, &self.progress)?;
-            let text = format!("{}, {} bytes, SHA-256 {}", file.name, file.bytes, file.sha256);
-            about[what] = json!(text);
-        }
-        Ok(())
-    }
-
-    /// Loads the decoder, and breaks it where that is wanted.
-    fn load(&self, subject: &ModelSubject, screen: &mut Screen) -> anyhow::Result<Loaded> {
-        let sampling = &self.config.sampling;
-        let wanted = Wanted {
-            target: &subject.target,
-            context: subject.context,
-            draft: &subject.draft,
-            sampling,
-            gpu_missing: false,
-            slots: subject.slots,
-            predictions: false,
         };
-        let mut loaded =
-            load::load_for(&wanted, self.interrupt, screen, |engine| match subject.broken {
-                Some(Fault::Penalties) => {
-                    Box::new(PenaltiesAtRoot::new(engine, sampling.sampling.clone()))
-                }
-                _ => engine,
-            })?;
+        let code = |verdict| match verdict {
+            None => ExitCode::from(EXIT_CODE),
+            Some(Verdict::Passed) => ExitCode::SUCCESS,
+            Some(Verdict::Failed) => ExitCode::FAILURE,
+            Some(Verdict::Inconclusive) => ExitCode::from(INCONCLUSIVE),
+        };
+        interrupt.or_stopped(verdict.map(code))
+    }
+
+    /// Decides every default. The time starts to count.
+    fn resolve(self) -> anyhow::Result<(CertifyConfig, Certified)> {
+        let share = |flag: &'static str, value: f64| {
+            if value > 0.0 && value < 1.0 {
+                return Ok(value);
+            }
+            Err(ConfigError::out_of_range(flag, value, "above 0 and below 1"))
+        };
+        let of_server = self.url.is_some();
+        let text_len = self.predict.unwrap_or(if of_server { 12 } else { 32 });
+        let text_len = within("--predict", text_len, 2..=256)?;
+        let default = match (of_server, self.quick) {
+            (false, false) => POWER,
+            (false, true) => QUICK_POWER,
+            (true, false) => DIFFERENCE,
+            (true, true) => QUICK_DIFFERENCE,
+        };
+        // What is broken is to be found, however long it takes.
+        let power = match self.power {
+            None if self.broken.is_some() => 0.0,
+            power => share("--power", power.unwrap_or(default))?,
+        };
+        let time = if self.quick { QUICK_TIME_LIMIT } else { TIME_LIMIT };
+        let limits = Limits {
+            false_alarm: share("--false-alarm", self.false_alarm)?,
+            power,
+            limit: Limit::from_now(self.time_limit.map_or(time, Span::duration)),
+            text_len,
+        };
+        let json = self.json.clone().unwrap_or_else(|| self.out.with_extension("json"));
+        let (prompts, out) = (self.prompts.clone(), self.out.clone());
+        let sampling = self.sampling.clone().resolve()?;
+        let model = self.target.clone().unless_server(self.url.as_deref())?;
+        let certified = match (&self.url, model) {
+            (Some(url), _) => Certified::Server(self.server(url)?),
+            (None, Some(model)) => {
+                let (gguf, subject) = self.clone().local(model)?;
+                Certified::Model(Box::new(gguf), subject)
+            }
+            (None, None) => return Err(ConfigError::NoModel.into()),
+        };
+        let provenance = provenance();
+        let config = CertifyConfig { prompts, sampling, limits, out, json, provenance };
+        Ok((config, certified))
+    }
+
+    fn local(self, model: PathBuf) -> anyhow::Result<(GgufConfig, ModelSubject)> {
+        let (target, context) = self.engine.resolve(model)?;
+        let context = match context {
+            ContextLen::AtMost(len) => {
+                ContextLen::AtMost(len.min(NonZeroU32::new(CONTEXT_LEN).unwrap_or(len)))
+            }
+            other => other,
+        };
+        // Always drafted for, so that what is tested is speculation and not the choice against it.
+        let draft = self.draft.resolve(&target, true)?;
         ensure!(
-            subject.broken != Some(Fault::Penalties) || loaded.sampling.needs_path(),
-            "without a penalty there is none to ignore: add --presence-penalty 1"
+            !draft.drafters.is_empty(),
+            "nothing drafts, so there is nothing to certify: add --spec-draft-model FILE or --spec-type"
         );
-        if let Some(fault) = subject.broken {
-            fault.break_drafter(&mut loaded.decoder);
+        if let Some(fault) = self.broken {
+            let one_model = matches!(draft.drafters.as_slice(), [DrafterConfig::Model(_)]);
+            ensure!(
+                one_model && draft.width.get() == 1 && draft.rule == RuleChoice::Block,
+                "{} can be shown with one path of a draft model under --verify block: leave out other \
+                 drafters, paths and rules",
+                fault.about()
+            );
         }
-        Ok(loaded)
+        let slots = within("--parallel", self.parallel.unwrap_or(16), 1..=AT_ONCE_MAX)?;
+        let slots = NonZeroU32::new(slots).expect("1 or more");
+        let path = |drafter: &DrafterConfig| match drafter {
+            DrafterConfig::Model(draft) => Some(draft.model.path.clone()),
+            _ => None,
+        };
+        let subject = ModelSubject {
+            target: target.path.clone(),
+            draft_models: draft.drafters.iter().filter_map(path).collect(),
+            drafters: draft.drafters.iter().map(DrafterConfig::kind).collect(),
+            len: draft.len,
+            width: draft.width,
+            scheme: draft.scheme,
+            may_stop: draft.may_stop(),
+            rule: draft.rule,
+            slots,
+            broken: self.broken,
+        };
+        Ok((GgufConfig { target, context, drafters: draft.drafters }, subject))
     }
-}
 
-/// How drafts are made, for the enumeration.
-fn in_use(draft: &DraftConfig) -> InUse {
-    let is_model = |drafter: &&DrafterConfig| matches!(drafter, DrafterConfig::Model(_));
-    let models = draft.drafters.iter().filter(is_model).count();
-    InUse {
-        scheme: draft.scheme,
-        width: draft.width.get(),
-        models,
-        guessers: draft.drafters.len() - models,
-        may_stop: draft.may_stop(),
+    fn server(&self, url: &str) -> anyhow::Result<ServerSubject> {
+        let fields = |text: &Option<String>, flag: &str| -> anyhow::Result<Option<Map<_, _>>> {
+            let Some(text) = text else { return Ok(None) };
+            let Ok(Value::Object(fields)) = serde_json::from_str(text) else {
+                bail!("{flag} is no JSON object: {text}")
+            };
+            Ok(Some(fields))
+        };
+        Ok(ServerSubject {
+            url: url.to_owned(),
+            plain_url: self.plain_url.clone(),
+            key: self.api_key.clone(),
+            on: fields(&self.on, "--on")?,
+            off: fields(&self.off, "--off")?,
+            model: self.model_name.clone(),
+            users: within("--concurrency", self.concurrency.unwrap_or(4), 1..=AT_ONCE_MAX)?
+                as usize,
+            pairs_max: self.pairs.unwrap_or(2000),
+        })
     }
-}
-
-/// The prompts as tokens.
-fn tokens(
-    prompts: &[Prompt],
-    model: &Model,
-    decoder: &Decoder,
-    room: usize,
-) -> anyhow::Result<Vec<Vec<Token>>> {
-    let context_len = decoder.target().context_len();
-    let tokens = |text: String| {
-        let tokens = model.vocab().tokenize(&text, Special::Parse).context("prompt")?;
-        ensure!(
-            !tokens.is_empty() && tokens.len() + room <= context_len,
-            "a prompt of {} tokens and {room} more do not fit a context of {context_len}: raise \
-             --ctx-size or leave it out",
-            tokens.len()
-        );
-        Ok(tokens)
-    };
-    prompts::in_chat_format(prompts, model)?.into_iter().map(tokens).collect()
-}
-
-/// What was asked for, for both kinds of subject.
-fn settings(config: &CertifyConfig, own: Value) -> Value {
-    let sampling = &config.sampling.sampling;
-    let mut all = json!({
-        "tokens_of_a_text": config.limits.text_len,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "typical_p": sampling.typical_p,
-        "repeat_penalty": sampling.repeat_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "power_asked_for": config.limits.power,
-        "time_limit_s": config.limits.limit.time.as_secs_f64(),
-    });
-    if let (Some(all), Value::Object(own)) = (all.as_object_mut(), own) {
-        all.extend(own);
-    }
-    all
-}
-
-/// When, on what machine and with what build.
-fn about() -> Value {
-    let (here, build) = (machine::machine(), machine::build());
-    json!({
-        "date": machine::today(),
-        "processor": here.processor,
-        "threads": here.threads,
-        "system": format!("{} {}", here.system, here.architecture),
-        "forerun": build.version,
-        "commit": build.commit,
-        "llama": build.llama,
-    })
 }

@@ -22,17 +22,17 @@ use crate::terminal::{Look, Screen};
 /// What is talked about, as given.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ChatFlags {
-    /// One message to answer instead of a conversation
+    /// Answer this one message instead of starting a conversation
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "file")]
     prompt: Option<String>,
-    /// File with that message, less a line end at its end; - for standard input
+    /// File with that message, or - for standard input; a final line break is removed
     #[arg(short, long)]
     file: Option<PathBuf>,
-    /// What the model is told before the conversation [-sys]
+    /// System prompt [-sys]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     #[arg(conflicts_with = "system_prompt_file")]
     system_prompt: Option<String>,
-    /// File with what it is told [-sysf]
+    /// File with the system prompt [-sysf]
     #[arg(long, value_name = "FILE")]
     system_prompt_file: Option<PathBuf>,
     #[command(flatten)]

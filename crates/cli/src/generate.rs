@@ -17,14 +17,14 @@ use crate::terminal::Screen;
 /// What continues, as given.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct GenerateFlags {
-    /// Text to continue
+    /// Prompt to complete
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     prompt: Option<String>,
-    /// File with the text to continue, less a line end at its end; - for standard input
+    /// File with the prompt, or - for standard input; a final line break is removed
     #[arg(short, long)]
     file: Option<PathBuf>,
-    /// Take control tokens written in the prompt, such as <|im_start|>, for text
+    /// Treat control tokens in the prompt, such as <|im_start|>, as plain text
     #[arg(long)]
     no_parse_special: bool,
     #[command(flatten)]

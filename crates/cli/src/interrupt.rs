@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::Context;
+use forerun_lab::Cancellation;
 use signal_hook::SigId;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -17,9 +17,7 @@ pub(crate) const EXIT_CODE: u8 = 130;
 /// inside a pass.
 #[derive(Debug, Clone)]
 pub(crate) struct Interrupt {
-    pressed: Arc<AtomicBool>,
-    /// Whether it was the clock.
-    expired: Arc<AtomicBool>,
+    cancellation: Cancellation,
     handlers: Vec<SigId>,
 }
 
@@ -29,7 +27,8 @@ impl Interrupt {
     /// # Errors
     /// Where the system does not let it.
     pub(crate) fn install() -> anyhow::Result<Self> {
-        let pressed = Arc::new(AtomicBool::new(false));
+        let cancellation = Cancellation::default();
+        let pressed = cancellation.flag();
         let watch = || -> std::io::Result<Vec<SigId>> {
             // In this order: the first press must not find the flag it sets.
             let exit = EXIT_CODE.into();
@@ -39,26 +38,17 @@ impl Interrupt {
             ])
         };
         let handlers = watch().context("cannot listen for Ctrl-C")?;
-        Ok(Self { pressed, expired: Arc::new(AtomicBool::new(false)), handlers })
+        Ok(Self { cancellation, handlers })
     }
 
-    /// Has the clock press it when so much time is over, whatever is under way then: a pass, the
-    /// loading of a file.
-    pub(crate) fn expire_after(&self, time: Duration) {
-        let (pressed, expired) = (self.flag(), Arc::clone(&self.expired));
-        std::thread::spawn(move || {
-            std::thread::sleep(time);
-            // What Ctrl-C has ended, the clock does not end.
-            if !pressed.load(Ordering::SeqCst) {
-                expired.store(true, Ordering::SeqCst);
-                pressed.store(true, Ordering::SeqCst);
-            }
-        });
+    /// The same for a run of the lab.
+    pub(crate) fn cancellation(&self) -> &Cancellation {
+        &self.cancellation
     }
 
-    /// Whether it was the clock, and not Ctrl-C.
-    pub(crate) fn is_expired(&self) -> bool {
-        self.expired.load(Ordering::SeqCst)
+    /// Whether it was Ctrl-C, and not the clock.
+    pub(crate) fn is_users(&self) -> bool {
+        self.is_pressed() && !self.cancellation.is_expired()
     }
 
     /// Takes SIGTERM for Ctrl-C too, until it is given back: the first process of a container does not
@@ -84,24 +74,27 @@ impl Interrupt {
 
     /// Whether it was pressed, by Ctrl-C or by the clock, since it was last forgotten.
     pub(crate) fn is_pressed(&self) -> bool {
-        self.pressed.load(Ordering::SeqCst)
+        self.cancellation.is_cancelled()
     }
 
     /// Forgets it: the stop it asked for is over.
     pub(crate) fn forget(&self) {
-        self.pressed.store(false, Ordering::SeqCst);
+        self.flag().store(false, Ordering::SeqCst);
     }
 
     /// What a command came to, a failure after Ctrl-C being no failure: it was asked for.
-    pub(crate) fn or_stopped(&self, result: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    pub(crate) fn or_stopped<E: Into<anyhow::Error>>(
+        &self,
+        result: Result<ExitCode, E>,
+    ) -> anyhow::Result<ExitCode> {
         match result {
-            Err(_) if self.is_pressed() && !self.is_expired() => Ok(ExitCode::from(EXIT_CODE)),
-            result => result,
+            Err(_) if self.is_users() => Ok(ExitCode::from(EXIT_CODE)),
+            result => result.map_err(Into::into),
         }
     }
 
     /// The flag, for engines.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.pressed)
+        self.cancellation.flag()
     }
 }

@@ -3,28 +3,21 @@
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use forerun_decode::{
-    Arm, Controller, Decoder, Drafter, Engine, ModelDrafter, NgramDrafter, PredictedDrafter,
-    Sampling, Slot, Special, SuffixDrafter, Token, Tokenizer, VocabMap,
+    Arm, Controller, Decoder, Drafter, DrafterId, Engine, ModelDrafter, NgramDrafter,
+    PredictedDrafter, Sampling, Special, SuffixDrafter, Token, Tokenizer, VocabMap,
 };
+use forerun_lab::{MEASURE, SLOT, SamplingConfig, bytes, file_name};
 use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
 
 use crate::flags::{
     ContextLen, DraftConfig, DraftModelConfig, DrafterConfig, ModelConfig, RunConfig,
-    SamplingConfig,
 };
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::terminal::{Screen, bytes, file_name};
-
-/// How long measuring the cost of passes may take.
-pub(crate) const MEASURE: Duration = Duration::from_millis(1500);
-
-/// The one slot of a command that makes one text at a time.
-pub(crate) const SLOT: Slot = Slot(0);
+use crate::terminal::Screen;
 
 /// All that text is made with.
 pub(crate) struct Loaded {
@@ -125,21 +118,20 @@ pub(crate) fn load(
     screen: &mut Screen,
 ) -> anyhow::Result<Loaded> {
     forerun_llama::set_verbose(config.output.verbose);
-    load_for(&config.wanted(), interrupt, screen, |engine| engine)
+    load_for(&config.wanted(), interrupt, screen)
 }
 
-/// The same, for any number of texts, with the target's engine changed by `with`.
+/// The same, for any number of texts.
 pub(crate) fn load_for(
     wanted: &Wanted<'_>,
     interrupt: &Interrupt,
     screen: &mut Screen,
-    with: impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine>,
 ) -> anyhow::Result<Loaded> {
     if wanted.gpu_missing {
         screen.warn("this build cannot use a GPU: the layers stay on the processor");
     }
     let model = load_model("target", wanted.target, interrupt, &screen.progress())?;
-    let sampling = sampling(wanted.sampling, &model)?;
+    let sampling = wanted.sampling.for_vocab(model.vocab())?;
     let context_len = context_len(wanted.context, &model);
     let drafts = wanted.draft;
     let options = EngineOptions {
@@ -149,18 +141,10 @@ pub(crate) fn load_for(
         ..wanted.target.engine.clone()
     };
     let target = engine("target", &model, options, interrupt)?;
-    let mut made = Made { drafters: Vec::new(), names: Vec::new() };
+    let room = Room { context_len: target.context_len(), slots: wanted.slots };
+    let mut made = Made::default();
     for drafter in &drafts.drafters {
-        match drafter {
-            DrafterConfig::Ngram => made.add(NgramDrafter::default(), String::new()),
-            DrafterConfig::Suffix => made.add(SuffixDrafter::default(), String::new()),
-            DrafterConfig::Predicted(path) => made.add(predicted(path, &model)?, file_name(path)),
-            DrafterConfig::Model(draft) => {
-                let room = Room { context_len: target.context_len(), slots: wanted.slots };
-                let (drafter, about) = draft_model(draft, &model, &room, interrupt, screen)?;
-                made.add(drafter, about);
-            }
-        }
+        made.load(drafter, &model, &room, &mut Watch { interrupt, screen })?;
     }
     if wanted.predictions {
         made.add(PredictedDrafter::default(), String::new());
@@ -168,9 +152,9 @@ pub(crate) fn load_for(
     // A memory that cannot forget what is rejected cannot be drafted for; without predictions that
     // is refused below.
     if wanted.predictions && drafts.drafters.is_empty() && !target.can_cut() {
-        made = Made { drafters: Vec::new(), names: Vec::new() };
+        made = Made::default();
     }
-    let mut decoder = Decoder::new(with(Box::new(target)), made.drafters)?;
+    let mut decoder = Decoder::new(Box::new(target), made.drafters)?;
     let controller = if drafts.adaptive && !decoder.drafters().is_empty() {
         let costs = decoder.measure(MEASURE).context("measuring what passes cost")?;
         Some(Controller::new(costs, arms(drafts, wanted.predictions), drafts.len.get()))
@@ -196,13 +180,13 @@ impl Wanted<'_> {
 /// prediction, the draft model with as many paths as it may draw.
 fn arms(drafts: &DraftConfig, predictions: bool) -> Vec<Arm> {
     let count = drafts.drafters.len();
-    let own: Vec<usize> = (0..count).collect();
-    let all: Vec<usize> = (0..count + usize::from(predictions)).collect();
-    let mut sets: Vec<Vec<usize>> = all.iter().map(|drafter| vec![*drafter]).collect();
+    let own: Vec<DrafterId> = (0..count).map(DrafterId).collect();
+    let all: Vec<DrafterId> = (0..count + usize::from(predictions)).map(DrafterId).collect();
+    let mut sets: Vec<Vec<DrafterId>> = all.iter().map(|drafter| vec![*drafter]).collect();
     sets.extend([own, all].into_iter().filter(|set| set.len() > 1));
     sets.dedup();
     let is_model =
-        |drafter: &usize| matches!(drafts.drafters.get(*drafter), Some(DrafterConfig::Model(_)));
+        |id: &DrafterId| matches!(drafts.drafters.get(id.0), Some(DrafterConfig::Model(_)));
     let mut arms = Vec::new();
     for drafters in sets {
         let width_max = if drafters.iter().any(is_model) { drafts.width.get() } else { 1 };
@@ -212,14 +196,44 @@ fn arms(drafts: &DraftConfig, predictions: bool) -> Vec<Arm> {
 }
 
 /// Drafters, and what they are for people.
-struct Made {
-    drafters: Vec<Box<dyn Drafter>>,
+#[derive(Default)]
+pub(crate) struct Made {
+    pub(crate) drafters: Vec<Box<dyn Drafter>>,
     names: Vec<String>,
 }
 
+/// What ends the loading of a model, and who is told of it.
+pub(crate) struct Watch<'a> {
+    pub(crate) interrupt: &'a Interrupt,
+    pub(crate) screen: &'a mut Screen,
+}
+
 impl Made {
+    /// Makes a drafter for a target.
+    ///
+    /// # Errors
+    /// Where its file is not what it should be.
+    pub(crate) fn load(
+        &mut self,
+        config: &DrafterConfig,
+        target: &Model,
+        room: &Room,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<()> {
+        match config {
+            DrafterConfig::Ngram => self.add(NgramDrafter::default(), String::new()),
+            DrafterConfig::Suffix => self.add(SuffixDrafter::default(), String::new()),
+            DrafterConfig::Predicted(path) => self.add(predicted(path, target)?, file_name(path)),
+            DrafterConfig::Model(draft) => {
+                let (drafter, about) = draft_model(draft, target, room, watch)?;
+                self.add(drafter, about);
+            }
+        }
+        Ok(())
+    }
+
     fn add(&mut self, drafter: impl Drafter + 'static, about: String) {
-        let name = drafter.name();
+        let name = drafter.kind().name();
         self.names.push(if about.is_empty() { name.to_owned() } else { format!("{name} {about}") });
         self.drafters.push(Box::new(drafter));
     }
@@ -269,19 +283,6 @@ pub(crate) fn context_len(wanted: ContextLen, model: &Model) -> Option<NonZeroU3
     }
 }
 
-/// How tokens are drawn, with the end tokens forbidden where that is wanted.
-pub(crate) fn sampling(config: &SamplingConfig, model: &Model) -> anyhow::Result<Sampling> {
-    let mut sampling = config.sampling.clone();
-    let vocab = model.vocab();
-    if config.ignore_end {
-        let tokens = (0..).map(Token).take(vocab.vocab_len());
-        let ends = tokens.filter(|token| vocab.is_end(*token));
-        sampling.logit_bias.extend(ends.map(|end| (end, f32::NEG_INFINITY)));
-    }
-    sampling.check(vocab.vocab_len())?;
-    Ok(sampling)
-}
-
 fn predicted(path: &Path, model: &Model) -> anyhow::Result<PredictedDrafter> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("prediction {}", path.display()))?;
@@ -299,12 +300,11 @@ pub(crate) struct Room {
     pub(crate) slots: NonZeroU32,
 }
 
-pub(crate) fn draft_model(
+fn draft_model(
     config: &DraftModelConfig,
     target: &Model,
     room: &Room,
-    interrupt: &Interrupt,
-    screen: &mut Screen,
+    Watch { interrupt, screen }: &mut Watch<'_>,
 ) -> anyhow::Result<(ModelDrafter, String)> {
     let model = load_model("draft model", &config.model, interrupt, &screen.progress())?;
     let (target_vocab, draft_vocab) = (target.vocab(), model.vocab());

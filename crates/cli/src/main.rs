@@ -7,21 +7,17 @@ mod args;
 mod bench;
 mod certify;
 mod chat;
-mod client;
 mod config;
 mod flags;
 mod generate;
-mod html;
 mod interrupt;
+mod lab;
 mod load;
-mod machine;
 mod plain;
 mod progress;
-mod prompts;
 mod report;
 mod serve;
 mod simulate;
-mod span;
 mod stream;
 mod template;
 mod terminal;
@@ -32,7 +28,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Faster answers from GGUF models, without changing what they say.
+/// Lossless speculative decoding for GGUF models: faster output, same distribution.
 #[derive(Debug, Parser)]
 #[command(name = "forerun", version, args_override_self = true, max_term_width = 100)]
 struct Cli {
@@ -43,19 +39,19 @@ struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Continue a text
+    /// Complete a prompt
     Generate(Box<generate::GenerateFlags>),
-    /// Talk with the model
+    /// Chat with a model
     Chat(Box<chat::ChatFlags>),
-    /// Serve a model over HTTP, by OpenAI's API
+    /// Serve a model over HTTP with the OpenAI API
     Serve(Box<serve::ServeFlags>),
-    /// Find out which drafter, how many paths and which length pay here
+    /// Find the fastest drafter, number of paths and draft length on this machine
     Tune(Box<tune::TuneFlags>),
-    /// Measure what drafting gains, with intervals, on models or a server
+    /// Measure the speedup on models or a server, with confidence intervals
     Bench(Box<bench::BenchFlags>),
-    /// Prove that speculation leaves the output alone, on your model or any server
+    /// Test that speculation leaves the output distribution unchanged, on a model or a server
     Certify(Box<certify::CertifyFlags>),
-    /// Say what a fleet of replicas would do, from what one was measured to do
+    /// Predict the behaviour of a fleet of replicas from a benchmark of one
     Simulate(Box<simulate::SimulateFlags>),
 }
 

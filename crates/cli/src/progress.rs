@@ -11,10 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use forerun_lab::{Limit, Outline, Span, bytes, file_name};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-
-use crate::span::{Limit, Span};
-use crate::terminal::{bytes, file_name, wrapped};
 
 /// How often a log gets a line.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -24,18 +22,6 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// Steps of a bar.
 const STEPS: u64 = 1000;
-
-/// What a command is going to do.
-pub(crate) struct Outline {
-    /// The command.
-    pub(crate) command: &'static str,
-    /// Its phases: a name, and what is done in it.
-    pub(crate) phases: Vec<(&'static str, String)>,
-    /// What it may take.
-    pub(crate) limit: Limit,
-    /// What ends it before that, and how to shorten it.
-    pub(crate) notes: Vec<String>,
-}
 
 /// How far a command is. Clones show the same.
 #[derive(Debug, Clone)]
@@ -99,11 +85,6 @@ impl Progress {
             say(&state.line());
         }
         state.draw();
-    }
-
-    /// The phase that goes on, by its number from 0.
-    pub(crate) fn phase_now(&self) -> usize {
-        self.state().phase
     }
 
     /// Shows how far the phase is, and what is being done.
@@ -247,36 +228,9 @@ fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-impl fmt::Display for Outline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (count, limit) = (self.phases.len(), Span::from(self.limit.time));
-        write!(f, "{}: {count} phases, at most {limit} in all", self.command)?;
-        let width = self.phases.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        for (index, (name, about)) in self.phases.iter().enumerate() {
-            write!(f, "\n  {}. {name:<width$}  {about}", index + 1)?;
-        }
-        self.notes.iter().try_for_each(|note| write!(f, "\n{}", wrapped(note)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_outline_names_phases_limit_and_what_shortens_it() {
-        let outline = Outline {
-            command: "tune",
-            phases: vec![("load", "two models".to_owned()), ("acceptance", "5 prompts".to_owned())],
-            limit: Limit::from_now(Duration::from_secs(600)),
-            notes: vec!["Ctrl-C ends it".to_owned()],
-        };
-        assert_eq!(
-            outline.to_string(),
-            "tune: 2 phases, at most 10m in all\n  1. load        two models\n  \
-             2. acceptance  5 prompts\nCtrl-C ends it"
-        );
-    }
 
     #[test]
     fn a_share_never_shrinks_within_a_phase() {

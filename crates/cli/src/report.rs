@@ -6,11 +6,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use forerun_decode::{CostCurve, Costs, Finish, Stats};
+use forerun_lab::{bytes, file_name, milliseconds};
 
 use crate::flags::RunConfig;
 use crate::load::Loaded;
 use crate::stream::{Ending, Text};
-use crate::terminal::{bytes, file_name};
 
 /// A text and what it was made with.
 pub(crate) struct Report<'a> {
@@ -96,7 +96,7 @@ impl Report<'_> {
         let Text { stats, prompt_len, .. } = self.text;
         let (len, time) = (tokens(*prompt_len as u64), seconds(stats.prompt_time));
         match self.text.cached_len() {
-            None => format!("{len}, {} of them read in {time}", stats.prompt_read),
+            None => format!("{len}, {} of them read in {time}", stats.prompt_prefilled),
             Some(0) => format!("{len} in {time}"),
             Some(cached) => format!("{len} in {time}, {cached} of them cached"),
         }
@@ -173,18 +173,10 @@ fn control(stats: &Stats) -> String {
 /// What a pass takes, by its tokens.
 fn passes(costs: &Costs) -> String {
     let curve = |name: &str, curve: &CostCurve| format!("{name} {} ms", milliseconds(curve));
-    let drafters = costs.drafters.iter().flatten().map(|costs| curve("draft model", costs));
+    let drafters = costs.drafters.values().map(|costs| curve("draft model", costs));
     let curves: Vec<String> =
         std::iter::once(curve("target", &costs.target)).chain(drafters).collect();
     curves.join("; ")
-}
-
-/// The points of a curve.
-pub(crate) fn milliseconds(curve: &CostCurve) -> String {
-    let points = curve.points().iter();
-    let times: Vec<String> =
-        points.map(|(tokens, seconds)| format!("{tokens}: {:.1}", 1000.0 * seconds)).collect();
-    times.join("  ")
 }
 
 /// Where the time after the prompt went.

@@ -9,19 +9,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
+use forerun_decode::RuleChoice;
+use forerun_lab::file_name;
 use forerun_llama::Model;
-use forerun_serve::{DraftDefaults, DrafterInfo, Engine, ModelInfo, ServeConfig, Server};
+use forerun_serve::{DraftDefaults, Engine, HostConfig, ModelInfo, ServeConfig, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::flags::{
     ConfigError, DraftConfig, DraftFlags, DrafterConfig, GPU, ModelConfig, ModelFlags,
-    OutputConfig, SamplingFlags,
+    OutputConfig, SamplingFlags, within,
 };
 use crate::interrupt::Interrupt;
 use crate::load::{Loaded, Wanted, load_for};
 use crate::template::{TemplateFlags, TemplateSource};
-use crate::terminal::{Screen, file_name};
+use crate::terminal::Screen;
 
 /// Texts at once, unless told otherwise; llama-server's default.
 const SLOTS: u32 = 4;
@@ -51,33 +53,33 @@ pub(crate) struct ServeFlags {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Server")]
 struct ServingFlags {
-    /// Address or host name to listen on; other machines reach 0.0.0.0
+    /// Address or host name to listen on; 0.0.0.0 accepts connections from other machines
     #[arg(long, env = "LLAMA_ARG_HOST", value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
-    /// Host names that requests may be for if there is no API key, separated by commas; * for any
+    /// Further host names to accept if there is no API key, separated by commas; * accepts any
     ///
-    /// Without a key, a request must name an IP address, localhost, this machine's name or --host as
-    /// its host, so that no web page can reach the server under a name of its own (DNS rebinding). A
-    /// proxy that passes on the name its clients use needs that name here.
+    /// Without a key, the Host header of a request must be an IP address, localhost, the name of
+    /// this machine or --host. This keeps web pages from reaching the server under a name of their
+    /// own (DNS rebinding). If a proxy forwards the name that its clients use, add that name here.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     allowed_hosts: Vec<String>,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 picks a free one
     #[arg(long, env = "LLAMA_ARG_PORT", value_name = "N", default_value_t = 8080)]
     port: u16,
-    /// Texts made at once; others wait [-np]
+    /// Number of slots: sequences decoded in one batch; further ones wait [-np]
     #[arg(long, visible_alias = "max-num-seqs", env = "LLAMA_ARG_N_PARALLEL", value_name = "N")]
     #[arg(default_value_t = SLOTS)]
     parallel: u32,
-    /// Whether all texts have their cache in one pool [-kvu] [default: on where several drafters or
-    /// paths need it]
+    /// Whether all sequences share one KV cache [-kvu] [default: on if several drafters or paths
+    /// need it]
     ///
-    /// With it, a prediction is verified beside what the drafter proposes, and texts whose drafts
-    /// differ in length share a pass. Without, a text is the same to the last bit alone and beside
-    /// others, prediction and drafter take turns, and many texts at once are faster.
+    /// If on, a prediction and the drafter's draft are verified together, and sequences whose
+    /// drafts differ in length share a pass. If off, a sequence gets the same logits to the last
+    /// bit alone and in a batch, a round uses either the prediction or the drafter, and large
+    /// batches are faster.
     #[arg(long, env = "LLAMA_ARG_KV_UNIFIED", value_name = "ON|OFF", value_parser = on_or_off)]
     kv_unified: Option<bool>,
-    /// Name of the model in requests and answers; may be given several times [default: the file's
-    /// name]
+    /// Name of the model in requests and responses; may be repeated [default: the file name]
     #[arg(
         short,
         long,
@@ -86,44 +88,42 @@ struct ServingFlags {
         value_name = "NAME"
     )]
     alias: Vec<String>,
-    /// Key that requests must have; may be given several times
+    /// API key that requests must have; may be repeated
     #[arg(long, env = "LLAMA_API_KEY", value_name = "KEY", hide_env_values = true)]
     api_key: Vec<String>,
-    /// File with such keys, one a line; blank lines and lines that begin with # are skipped
+    /// File with API keys, one per line; blank lines and lines that begin with # are skipped
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Sequences that may wait, each of a request's `n` counted; further ones are told to come again
-    /// (429)
+    /// Maximum number of waiting sequences (a request has `n`); further requests get 429
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_queued_requests: usize,
-    /// Seconds a request may take, waiting included [-to]
+    /// Seconds that a request may take, including the time in the queue [-to]
     #[arg(long, env = "LLAMA_ARG_TIMEOUT", value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
-    /// Seconds a client may take to send a request
+    /// Seconds that a client may take to send a request
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     read_timeout: u64,
-    /// Seconds a client may take no byte of its response; then its request is cancelled
+    /// Seconds that a client may read nothing of its response; then its request is cancelled
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=YEAR_S))]
     write_timeout: u64,
-    /// Connections at once; further ones get 503
+    /// Maximum number of open connections; further ones get 503
     #[arg(long, value_name = "N", default_value_t = 512)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
-    /// Most bytes of a request
+    /// Maximum size of a request body
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     max_body_size: usize,
-    /// Seconds texts may go on once the server is told to stop (SIGTERM or Ctrl-C; a second one
-    /// breaks them off)
+    /// Seconds that sequences may continue after SIGTERM or Ctrl-C; a second signal aborts them
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     shutdown_timeout: u64,
-    /// File with flags by their long names, in TOML; the command line and the environment go before
+    /// TOML file with flags by their long names; command line and environment take precedence
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How the log is written
+    /// Format of the log
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
-    /// Write prompts into the log
+    /// Include prompts in the log
     #[arg(long)]
     log_prompts: bool,
 }
@@ -131,9 +131,9 @@ struct ServingFlags {
 /// How the log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum LogFormat {
-    /// For people
+    /// Text for humans
     Text,
-    /// An object a line
+    /// One JSON object per line
     Json,
 }
 
@@ -157,12 +157,8 @@ impl ServeFlags {
             let instead = "send `prediction` with it";
             return Err(unused("--prediction", "a prediction is a request's", instead));
         }
-        let slots = NonZeroU32::new(serving.parallel).filter(|n| n.get() <= SLOTS_MAX);
-        let slots = slots.ok_or_else(|| ConfigError::OutOfRange {
-            flag: "--parallel",
-            value: serving.parallel.to_string(),
-            expected: format!("1 to {SLOTS_MAX}"),
-        })?;
+        let slots = within("--parallel", serving.parallel, 1..=SLOTS_MAX)?;
+        let slots = NonZeroU32::new(slots).expect("1 or more");
         let (mut target, context) = model.resolve()?;
         target.engine.unified = serving.kv_unified;
         let rule_said = draft.rule_said();
@@ -174,7 +170,7 @@ impl ServeFlags {
         }
         let sampling = sampling.resolve()?;
         let mut config = serving.config()?;
-        config.parse_special = template.parse_special();
+        config.host.parse_special = template.parse_special();
         serving.start_log();
         check_files(&target, &draft)?;
         let without_keys = config.api_keys.is_empty();
@@ -193,7 +189,7 @@ impl ServeFlags {
             slots,
             predictions: true,
         };
-        let loaded = load_for(&wanted, &interrupt, &mut screen, |engine| engine);
+        let loaded = load_for(&wanted, &interrupt, &mut screen);
         if told.load(Ordering::SeqCst) {
             return Ok(ExitCode::SUCCESS);
         }
@@ -202,8 +198,9 @@ impl ServeFlags {
         }
         // From here on Ctrl-C stops the server, and no pass.
         interrupt.release();
-        let defaults = drafts(&draft, rule_said);
-        let engine = engine(loaded?, &template.source(), serving.alias.clone(), defaults)?;
+        let loaded = loaded?;
+        let defaults = drafts(&loaded, &draft, rule_said);
+        let engine = engine(loaded, &template.source(), serving.alias.clone(), defaults)?;
         if open {
             screen.warn("anybody who reaches this address may use the model: add --api-key");
         }
@@ -236,18 +233,21 @@ impl ServingFlags {
         if api_keys.is_empty() && !self.api_key.is_empty() {
             anyhow::bail!("--api-key is empty, which would let all in: give a key or leave it out");
         }
-        Ok(ServeConfig {
-            api_keys,
-            allowed_hosts: self.hosts(),
+        let host = HostConfig {
             queue_max: self.max_queued_requests,
             timeout: Duration::from_secs(self.timeout.min(YEAR_S)),
+            log_prompts: self.log_prompts,
+            parse_special: false,
+        };
+        Ok(ServeConfig {
+            host,
+            api_keys,
+            allowed_hosts: self.hosts(),
             read_timeout: Duration::from_secs(self.read_timeout),
             write_timeout: Duration::from_secs(self.write_timeout),
             connections_max: self.max_connections as usize,
             body_max: self.max_body_size,
             grace: Duration::from_secs(self.shutdown_timeout),
-            log_prompts: self.log_prompts,
-            parse_special: false,
         })
     }
 
@@ -310,15 +310,10 @@ fn listen(addresses: &[SocketAddr], config: &ServeConfig) -> anyhow::Result<Serv
     Err(first.map_or_else(|| anyhow::anyhow!("there is no address to listen on"), Into::into))
 }
 
-/// What is drafted where a request says nothing; the prediction's drafter comes last.
-fn drafts(draft: &DraftConfig, rule: Option<forerun_decode::RuleChoice>) -> DraftDefaults {
-    let info = |drafter: &DrafterConfig| DrafterInfo {
-        name: drafter.name(),
-        is_model: matches!(drafter, DrafterConfig::Model(_)),
-    };
-    let predicted = DrafterInfo { name: "predicted", is_model: false };
+/// What is drafted where a request says nothing.
+fn drafts(loaded: &Loaded, draft: &DraftConfig, rule: Option<RuleChoice>) -> DraftDefaults {
     DraftDefaults {
-        drafters: draft.drafters.iter().map(info).chain([predicted]).collect(),
+        drafters: loaded.decoder.drafters().infos(),
         length: draft.len.get(),
         width: draft.width.get(),
         may_stop: draft.may_stop(),
@@ -331,7 +326,7 @@ fn engine(
     loaded: Loaded,
     source: &TemplateSource,
     names: Vec<String>,
-    mut drafts: DraftDefaults,
+    drafts: DraftDefaults,
 ) -> anyhow::Result<Engine> {
     let model = &loaded.model;
     let text = source.text(model)?;
@@ -341,7 +336,6 @@ fn engine(
         Err(_) if matches!(source, TemplateSource::Model) => None,
         Err(error) => return Err(error),
     };
-    drafts.drafters.truncate(loaded.drafters.len());
     let file = file_name(model.path());
     let names = if names.is_empty() { vec![file.clone()] } else { names };
     Ok(Engine {

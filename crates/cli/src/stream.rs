@@ -2,12 +2,14 @@
 
 use anyhow::Context;
 use forerun_decode::{
-    DecodeError, DraftFailure, EngineError, Finish, Generation, Plan, Sequence, Stats, Token,
+    DecodeError, DraftFailure, DraftPolicy, DrafterId, EngineError, Finish, Generation, History,
+    Sequence, Stats, Token,
 };
+use forerun_lab::SLOT;
 
 use crate::flags::RunConfig;
 use crate::interrupt::Interrupt;
-use crate::load::{Loaded, SLOT};
+use crate::load::Loaded;
 use crate::terminal::Screen;
 
 /// Why a text is over.
@@ -40,7 +42,7 @@ impl Text {
     /// How many tokens of the prompt did not have to be read; `None` where it was not read to its
     /// end.
     pub(crate) fn cached_len(&self) -> Option<u64> {
-        let read = self.stats.prompt_read;
+        let read = self.stats.prompt_prefilled;
         (!self.tokens.is_empty()).then(|| (self.prompt_len as u64).saturating_sub(read))
     }
 }
@@ -52,24 +54,21 @@ pub(crate) struct Writer<'a> {
     config: &'a RunConfig,
     interrupt: &'a Interrupt,
     /// Which drafters still work.
-    drafters: Vec<usize>,
-    /// Where the last text was; `None` only while one is being made.
-    sequence: Option<Sequence>,
+    drafters: Vec<DrafterId>,
     texts: u64,
 }
 
 impl<'a> Writer<'a> {
     /// Begins with an empty cache.
     pub(crate) fn new(loaded: Loaded, config: &'a RunConfig, interrupt: &'a Interrupt) -> Self {
-        let mut writer =
-            Self { loaded, config, interrupt, drafters: Vec::new(), sequence: None, texts: 0 };
+        let mut writer = Self { loaded, config, interrupt, drafters: Vec::new(), texts: 0 };
         writer.forget_failures();
         writer
     }
 
     /// Gives drafters that failed another chance: a text that was too long for one is forgotten.
     pub(crate) fn forget_failures(&mut self) {
-        self.drafters = (0..self.config.draft.drafters.len()).collect();
+        self.drafters = self.loaded.decoder.drafters().iter().map(|(id, _)| id).collect();
     }
 
     /// Makes a text. It goes to the screen as it comes, unless one JSON object is wanted.
@@ -85,27 +84,18 @@ impl<'a> Writer<'a> {
         let seed = self.config.sampling.seed.wrapping_add(self.texts);
         self.texts += 1;
         let draft = &self.config.draft;
-        let verification = draft.rule.verification(seed);
-        let plan = Plan::drafted(self.drafters.clone(), draft.len.get(), verification)
+        let rule = draft.rule.with_seed(seed);
+        let policy = DraftPolicy::drafted(self.drafters.clone(), draft.len.get(), rule)
             .wide(draft.width.get())
             .drawn(draft.scheme);
-        let sampling = &self.loaded.sampling;
-        let mut sequence = self
-            .sequence
-            .take()
-            .unwrap_or_else(|| Sequence::new(SLOT, sampling.clone(), plan.clone()));
-        sequence.plan = plan;
+        let mut sequence = Sequence::new(SLOT, self.loaded.sampling.clone());
         sequence.begin(prompt, self.config.text.len_max);
         let stops = &self.config.text.stops;
-        let mut generation = Generation::new(sequence, self.loaded.tokenizer(), stops, seed);
-        if let Some(controller) = &self.loaded.controller {
-            generation = generation
-                .paced(controller.pace(|arm| {
-                    arm.drafters.iter().all(|drafter| self.drafters.contains(drafter))
-                }));
-        }
+        let mut generation =
+            Generation::new(sequence, policy, self.loaded.tokenizer(), stops, seed);
+        let mut history = self.loaded.controller.as_ref().map(|it| it.history(|_| true));
         let mut text = String::new();
-        let result = self.rounds(&mut generation, &mut text, screen);
+        let result = self.rounds(&mut generation, &mut history, &mut text, screen);
         if matches!(result, Ok(Ending::Interrupted)) {
             let rest = generation.held_back();
             text.push_str(&rest);
@@ -114,18 +104,17 @@ impl<'a> Writer<'a> {
             }
         }
         let (prompt_len, stats) = (generation.sequence().prompt_len(), generation.stats().clone());
-        let sequence = generation.into_sequence();
-        for drafter in self.loaded.decoder.drafters() {
-            drafter.ended(sequence.output());
+        let tokens = generation.sequence().output().to_vec();
+        for (_, drafter) in self.loaded.decoder.drafters_mut().iter_mut() {
+            drafter.ended(&tokens);
         }
-        let tokens = sequence.output().to_vec();
-        self.sequence = Some(sequence);
         Ok(Text { text, tokens, prompt_len, ending: result?, stats, seed })
     }
 
     fn rounds(
         &mut self,
         generation: &mut Generation,
+        history: &mut Option<History>,
         text: &mut String,
         screen: &mut Screen,
     ) -> anyhow::Result<Ending> {
@@ -134,9 +123,9 @@ impl<'a> Writer<'a> {
                 return Ok(Ending::Interrupted);
             }
             let Loaded { decoder, controller, .. } = &mut self.loaded;
-            let next = match controller {
-                Some(controller) => generation.next_chosen(decoder, controller),
-                None => generation.next(decoder),
+            let next = match (controller, &mut *history) {
+                (Some(controller), Some(history)) => controller.next(history, generation, decoder),
+                _ => generation.next(decoder),
             };
             let chunk = match next {
                 Ok(Some(chunk)) => chunk,
@@ -152,7 +141,7 @@ impl<'a> Writer<'a> {
                 // A drafter that was interrupted is well; the text goes no further anyway.
                 if drop.failure != DraftFailure::Engine(EngineError::Interrupted) {
                     self.drafters.retain(|drafter| *drafter != drop.drafter);
-                    let (name, failure) = (drop.name, &drop.failure);
+                    let (name, failure) = (drop.kind.name(), &drop.failure);
                     screen.warn(&format!("drafter {name} failed ({failure}): going on without it"));
                 }
             }

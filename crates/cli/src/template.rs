@@ -9,16 +9,17 @@ use forerun_llama::Model;
 /// A chat template, as given.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct TemplateFlags {
-    /// Chat template: a name, or a Jinja source [default: the model's]
+    /// Chat template: the name of a built-in one, or Jinja source [default: the model's own]
     #[arg(long, env = "LLAMA_ARG_CHAT_TEMPLATE", value_name = "NAME|SOURCE")]
     #[arg(conflicts_with = "chat_template_file")]
     chat_template: Option<String>,
-    /// File with a chat template
+    /// File with a chat template in Jinja
     #[arg(long, env = "LLAMA_ARG_CHAT_TEMPLATE_FILE", value_name = "FILE")]
     chat_template_file: Option<PathBuf>,
-    /// Read control tokens written in messages (<|im_end|>) as such; by default they are text
+    /// Parse control tokens in messages, such as <|im_end|>; by default they are plain text
     ///
-    /// With it, whoever writes a message can end it and write further ones, the system's included.
+    /// With this flag, the author of a message can end it and add further ones, even system
+    /// messages.
     #[arg(long)]
     parse_special: bool,
 }

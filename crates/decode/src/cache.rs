@@ -1,29 +1,30 @@
-//! What the slots of an engine hold, as its owner knows it, and how much of that is still true.
+//! What the slots of an engine have cached, as its owner knows it, and how much of that is still
+//! valid.
 //!
-//! A cache is a function of the tokens in it. So nobody keeps track of what was accepted or
-//! rejected: the committed tokens are compared with the cached ones, and what agrees is kept. The
-//! record belongs to the engine's slots and not to the sequences that use them, because an engine
-//! that fails may lose all slots at once, those of idle sequences included.
+//! A cache is a function of the tokens in it. So nothing records what was accepted or rejected: the
+//! committed tokens are compared with the cached ones, and the common prefix is reused. The record
+//! belongs to the engine's slots and not to the sequences that use them, because an engine that
+//! fails may lose all slots at once, those of idle sequences included.
 
 use forerun_verify::Token;
 
 use crate::engine::{Branch, Caches, EngineError, Keep, Slot};
 
-/// What each slot of an engine holds.
+/// What each slot of an engine has cached.
 #[derive(Debug, Clone)]
 pub(crate) struct SlotCaches {
     slots: Vec<Cached>,
-    /// What a slot that does not exist holds; the engine refuses a step for it.
+    /// The empty cache of a slot that does not exist; the engine refuses a step for it.
     none: Cached,
 }
 
 impl SlotCaches {
-    /// Slots that hold nothing.
+    /// So many empty slots.
     pub(crate) fn new(slot_count: usize) -> Self {
         Self { slots: vec![Cached::default(); slot_count], none: Cached::default() }
     }
 
-    /// What a slot holds.
+    /// What a slot has cached.
     pub(crate) fn of(&self, slot: Slot) -> &Cached {
         self.slots.get(slot.0 as usize).unwrap_or(&self.none)
     }
@@ -68,7 +69,7 @@ impl SlotCaches {
         }
     }
 
-    /// Notes that no slot holds anything.
+    /// Notes that all slots are empty.
     pub(crate) fn clear(&mut self) {
         self.slots.fill(Cached::default());
     }
@@ -81,7 +82,7 @@ pub(crate) struct Cached {
     tree: Vec<Branch>,
 }
 
-/// How much of a cache is true.
+/// How much of a cache is valid for a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reuse {
     /// What to keep.
@@ -103,7 +104,7 @@ impl Cached {
         while let Some(next) = wanted.get(len).and_then(|token| self.child(node, *token)) {
             (node, len) = (next, len + 1);
         }
-        // What keeps nothing relies on nothing.
+        // A step that keeps nothing relies on nothing.
         let keep = if len == 0 { Keep::Trunk(0) } else { Keep::To { node, len } };
         Reuse { keep, len }
     }
@@ -190,15 +191,15 @@ mod tests {
     }
 
     #[test]
-    fn another_text_keeps_the_common_beginning() {
+    fn another_sequence_reuses_the_common_prefix() {
         assert_eq!(reuse(&cached(&[1, 2, 3], &[(0, 4)]), &[1, 2, 9, 4, 5]), (Keep::Trunk(2), 2));
     }
 
     #[test]
     fn a_step_that_ran_is_found_again() {
         let mut cached = cached(&[1], &[(0, 2)]);
-        let text = tokens(&[1, 2, 3]);
-        cached.extended(2, &text, &[Branch { parent: 0, token: Token(7) }]);
+        let trunk = tokens(&[1, 2, 3]);
+        cached.extended(2, &trunk, &[Branch { parent: 0, token: Token(7) }]);
         assert_eq!(reuse(&cached, &[1, 2, 3, 7, 8]), (to(1, 4), 4));
     }
 

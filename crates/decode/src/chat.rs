@@ -278,7 +278,7 @@ impl ChatTemplate {
     /// A well-known template. See [`ChatTemplate::new`] for `start` and `end`.
     ///
     /// # Errors
-    /// Where there is none of that name.
+    /// If there is none of that name.
     pub fn named(name: &str, start: Option<&str>, end: Option<&str>) -> Result<Self, ChatError> {
         let named = NAMED.iter().find(|(known, _)| *known == name);
         let (_, source) = named.ok_or_else(|| ChatError::Unknown { name: name.to_owned() })?;
@@ -299,7 +299,7 @@ impl ChatTemplate {
     /// Writes the messages as a prompt.
     ///
     /// # Errors
-    /// Where the template refuses the messages, fails, or does not end.
+    /// If the template refuses the messages, fails, or does not end.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String, ChatError> {
         write(&self.environment, self.variables(messages, options))
     }

@@ -2,22 +2,28 @@
 //!
 //! For each choice of drafters, width and length it forecasts how many tokens a round commits, from
 //! how often each depth was accepted lately, and how long the round takes, from the measured cost
-//! of passes. It takes the choice with the most tokens a second, plain decoding among them. What is
-//! not in use is tried again from time to time, at a cost that is bounded.
+//! of passes. It chooses the most tokens per second, plain decoding included. What is not in use is
+//! tried again from time to time, at a bounded cost.
 //!
-//! Its choices depend on rounds that are over, never on the draft at hand, so they leave the law of
-//! the output alone: each round is lossless for whatever plan it is given.
+//! Its choices depend on rounds that are over, never on the draft at hand, so they leave the
+//! distribution of the output alone: each round is lossless for whatever plan it is given.
 
 mod forecast;
 mod record;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forerun_verify::Rule;
+
+use crate::commit::{Commit, Passes};
 use crate::cost::{CostCurve, Pass};
-use crate::round::{Commit, Passes};
-use crate::sequence::Sequence;
+use crate::draft::DrafterId;
+use crate::policy::{DraftPolicy, Plan};
 
 use forecast::Forecast;
 pub use forecast::Load;
-use record::Record;
+use record::{Estimate, Record};
 
 /// Another choice must be better by this much to be taken.
 const HYSTERESIS: f64 = 0.02;
@@ -25,31 +31,32 @@ const HYSTERESIS: f64 = 0.02;
 /// The share of the time that may be lost on trying what is not in use.
 const TRIAL_SHARE: f64 = 0.01;
 
-/// Trials that may be saved up, in tokens of plain decoding; and what there is to begin with.
+/// Trials that may be saved up, in tokens of plain decoding; and how many there are at first.
 const SAVED_MAX: f64 = 6.0;
 const SAVED_FIRST: f64 = 6.0;
 
 /// A trial need not be longer to show whether it is of use, and costs less.
 const TRIAL_LEN: usize = 2;
 
-/// A drafter that is tried again and is far behind reads so many tokens: it drafts worse for it, but
-/// shows whether things have changed. The first time it reads all, as nothing is known of it.
-const GLANCE: usize = 32;
+/// A drafter that is tried again and is far behind prefills so many tokens: it drafts worse for it,
+/// but shows whether things have changed. The first time it prefills all, as nothing is known of
+/// it.
+const TRIAL_PREFILL: usize = 32;
 
-/// Tokens over which taking up a drafter has to pay for what it must read first.
+/// Tokens over which taking up a drafter has to pay for what it must prefill first.
 const AHEAD_MAX: usize = 256;
 
 /// Drafters that propose together, and how many paths those with a model draw.
 ///
 /// ```
-/// use forerun_decode::Arm;
-/// let arm = Arm { drafters: vec![0], width: 2 };
-/// assert!(arm.covers(&Arm { drafters: vec![0], width: 1 }));
+/// use forerun_decode::{Arm, DrafterId};
+/// let arm = Arm { drafters: vec![DrafterId(0)], width: 2 };
+/// assert!(arm.covers(&Arm { drafters: vec![DrafterId(0)], width: 1 }));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arm {
-    /// The drafters, by the decoder's index.
-    pub drafters: Vec<usize>,
+    /// The drafters.
+    pub drafters: Vec<DrafterId>,
     /// The paths.
     pub width: usize,
 }
@@ -66,8 +73,8 @@ impl Arm {
 pub struct Costs {
     /// The target's.
     pub target: CostCurve,
-    /// The drafters', by index.
-    pub drafters: Vec<Option<CostCurve>>,
+    /// Those of drafters with a model.
+    pub drafters: BTreeMap<DrafterId, CostCurve>,
 }
 
 impl Costs {
@@ -75,34 +82,40 @@ impl Costs {
     /// for each token of a path, and scoring them.
     ///
     /// ```
-    /// use forerun_decode::{CostCurve, Costs};
+    /// use std::collections::BTreeMap;
+    /// use forerun_decode::{CostCurve, Costs, DrafterId};
     /// let curve = |seconds| CostCurve::new([(1, seconds), (9, 9.0 * seconds)]);
-    /// let costs = Costs { target: curve(2.0), drafters: vec![Some(curve(1.0)), None] };
-    /// assert_eq!(costs.drafting(&[0], 1, 4, 1), 4.0 * 1.0 + 4.0 * 2.0);
-    /// assert_eq!(costs.drafting(&[1], 1, 4, 1), 4.0 * 2.0);
+    /// let drafters = BTreeMap::from([(DrafterId(0), curve(1.0))]);
+    /// let costs = Costs { target: curve(2.0), drafters };
+    /// assert_eq!(costs.drafting(&[DrafterId(0)], 1, 4, 1), 4.0 * 1.0 + 4.0 * 2.0);
+    /// assert_eq!(costs.drafting(&[DrafterId(1)], 1, 4, 1), 4.0 * 2.0);
     /// ```
-    pub fn drafting(&self, drafters: &[usize], width: usize, len: usize, sequences: usize) -> f64 {
-        let curve = |drafter: &usize| self.drafters.get(*drafter)?.as_ref();
-        let models = drafters.iter().filter_map(curve);
+    pub fn drafting(
+        &self,
+        drafters: &[DrafterId],
+        width: usize,
+        len: usize,
+        sequences: usize,
+    ) -> f64 {
+        let models = drafters.iter().filter_map(|drafter| self.drafters.get(drafter));
         let drafted: f64 = models.clone().map(|it| len as f64 * it.seconds(width, 1)).sum();
         let paths = drafters.len() + models.count() * width.saturating_sub(1);
         let scored = self.target.seconds(sequences + len * paths, sequences);
         drafted + scored - self.target.seconds(sequences, sequences)
     }
 
-    /// Takes a round's passes into account. A drafter that ran none goes by the target's: machines
-    /// get slower and faster as a whole, and one that looks too dear would never run any.
+    /// Takes a round's passes into account. A drafter that ran none follows the target: machines
+    /// get slower and faster as a whole, and one that looks too expensive would never run any.
     pub fn observe(&mut self, passes: &Passes) {
         let plain = |pass: &Pass| pass.tokens == pass.sequences;
-        let pace = passes.target.as_ref().map_or(1.0, |pass| {
+        let slowdown = passes.target.as_ref().map_or(1.0, |pass| {
             let moved = self.target.observe(pass);
             if plain(pass) { moved } else { 1.0 }
         });
-        for (drafter, curve) in self.drafters.iter_mut().enumerate() {
-            let Some(curve) = curve else { continue };
-            let mut own = passes.drafters.iter().filter(|(of, _)| *of == drafter).peekable();
+        for (drafter, curve) in &mut self.drafters {
+            let mut own = passes.drafters.iter().filter(|(of, _)| of == drafter).peekable();
             if own.peek().is_none() {
-                curve.scale(pace);
+                curve.scale(slowdown);
             }
             for (_, pass) in own {
                 curve.observe(pass);
@@ -111,70 +124,131 @@ impl Costs {
     }
 }
 
+/// A drafter that may draft for a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Available {
+    /// Which one.
+    pub id: DrafterId,
+    /// How many tokens it would have to prefill first.
+    pub behind: usize,
+}
+
+/// What a choice for a sequence depends on beside what was learned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outlook {
+    /// How many more tokens are wanted.
+    pub wanted: usize,
+    /// Most tokens of a path that its request allows.
+    pub draft_len_max: usize,
+    /// Whether the first token is yet to come. Nothing is drafted for it, whatever is chosen, so
+    /// there is nothing to learn from that round.
+    pub first: bool,
+    /// The drafters its request allows and that have not failed.
+    pub drafters: Vec<Available>,
+    /// What else is in the target's pass.
+    pub load: Load,
+}
+
 /// What was chosen for a round.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
+    /// What it drafts.
+    pub plan: Plan,
     /// The arm, by index; none for plain decoding.
     pub arm: Option<usize>,
-    /// Tokens of a path.
-    pub len: usize,
     /// Whether it is a trial of what is not in use.
     pub trial: bool,
-    /// Tokens it is expected to commit, and the seconds it is expected to take, with what drafters
-    /// must read first.
+    /// Tokens it is expected to commit.
     pub tokens: f64,
-    /// The latter.
+    /// Seconds it is expected to take, with what drafters must prefill first.
     pub seconds: f64,
-    /// Seconds a token takes in plain decoding.
+    /// Seconds that one token takes in plain decoding.
     pub plain_seconds: f64,
+    /// See [`Outlook::draft_len_max`].
+    draft_len_max: usize,
+    /// See [`Outlook::first`].
+    pub(crate) first: bool,
+    /// See [`Outlook::load`].
+    load: Load,
+}
+
+impl Choice {
+    /// Changes the draft length, also to zero: sequences that share a pass only as far as their
+    /// drafts have one length do better with the same one. A plain choice stays plain.
+    pub fn align(&mut self, len: usize) {
+        if self.arm.is_none() {
+            return;
+        }
+        self.plan.draft_len = len.min(self.draft_len_max);
+        if len == 0 {
+            self.plan = Plan::plain();
+            (self.arm, self.trial) = (None, false);
+        }
+    }
 }
 
 /// Chooses for all sequences of a decoder.
 #[derive(Debug, Clone)]
 pub struct Controller {
     costs: Costs,
-    arms: Vec<Arm>,
-    len_max: usize,
-    /// What all sequences saw of each arm.
-    shared: Vec<Record>,
+    arms: Vec<KnownArm>,
+    draft_len_max: usize,
     /// Seconds that trials may still lose.
     saved: f64,
 }
 
-/// What the controller knows of one text.
+/// An arm, and what all sequences saw of it.
 #[derive(Debug, Clone)]
-pub struct Pace {
-    /// The arms it may not use.
-    barred: Vec<bool>,
-    /// What this text saw of each arm.
-    own: Vec<Record>,
+struct KnownArm {
+    arm: Arm,
+    record: Record,
+}
+
+/// What the controller knows of one sequence.
+#[derive(Debug, Clone)]
+pub struct History {
+    /// For each of the controller's arms.
+    arms: Vec<OwnArm>,
     /// The arm and length in use.
     current: Option<(Option<usize>, usize)>,
-    choice: Choice,
-    /// Seconds a token takes with what is in use.
+    /// Seconds that a token takes with what is in use.
     token_seconds: f64,
-    /// Drafters it must not use: they failed.
-    shunned: Vec<usize>,
+}
+
+/// An arm as one sequence knows it.
+#[derive(Debug, Clone)]
+struct OwnArm {
+    /// Whether the sequence may use it.
+    allowed: bool,
+    record: Record,
 }
 
 impl Controller {
-    /// Chooses among these arms and plain decoding, and lengths up to `len_max`.
-    pub fn new(costs: Costs, arms: Vec<Arm>, len_max: usize) -> Self {
-        let shared = vec![Record::default(); arms.len()];
+    /// Chooses among these arms and plain decoding, and lengths up to `draft_len_max`.
+    pub fn new(costs: Costs, arms: Vec<Arm>, draft_len_max: usize) -> Self {
+        let known = |arm| KnownArm { arm, record: Record::default() };
         let saved = SAVED_FIRST * costs.target.seconds(1, 1);
-        Self { costs, arms, len_max, shared, saved }
+        Self { costs, arms: arms.into_iter().map(known).collect(), draft_len_max, saved }
     }
 
-    /// For a text that begins and may use these of the arms.
-    pub fn pace(&self, may: impl Fn(&Arm) -> bool) -> Pace {
-        Pace {
-            barred: self.arms.iter().map(|arm| !may(arm)).collect(),
-            own: vec![Record::default(); self.arms.len()],
+    /// For a sequence that begins and may use those of the arms that `may` admits.
+    pub fn history(&self, may: impl Fn(&Arm) -> bool) -> History {
+        let own = |it: &KnownArm| OwnArm { allowed: may(&it.arm), record: Record::default() };
+        History {
+            arms: self.arms.iter().map(own).collect(),
             current: None,
-            choice: Choice::default(),
             token_seconds: self.costs.target.seconds(1, 1),
-            shunned: Vec::new(),
         }
+    }
+
+    /// Returns the policy that allows all it may choose.
+    pub fn policy(&self, rule: Arc<dyn Rule>) -> DraftPolicy {
+        let mut drafters: Vec<DrafterId> =
+            self.arms.iter().flat_map(|it| it.arm.drafters.iter().copied()).collect();
+        drafters.sort_unstable();
+        drafters.dedup();
+        let width_max = self.arms.iter().map(|it| it.arm.width).max().unwrap_or(1);
+        DraftPolicy::drafted(drafters, self.draft_len_max, rule).wide(width_max)
     }
 
     /// What passes cost, as it is known now.
@@ -182,78 +256,35 @@ impl Controller {
         &self.costs
     }
 
-    /// Chooses for the next round and changes the sequence's plan accordingly. `behind` says how
-    /// many tokens each drafter would have to read before it could draft; `load` what else is in the
-    /// target's pass.
-    pub fn choose(
-        &mut self,
-        pace: &mut Pace,
-        sequence: &mut Sequence,
-        behind: &[usize],
-        load: Load,
-    ) -> Choice {
-        let ahead = sequence.wanted().clamp(1, AHEAD_MAX) as f64;
-        let texts = (1 + load.sequences) as f64;
+    /// Chooses what a sequence drafts in the next round.
+    pub fn choose(&mut self, history: &mut History, outlook: &Outlook) -> Choice {
+        let load = outlook.load;
         let plain = self.plain(load);
-        let mut best = (plain, plain.seconds_for(ahead));
-        let mut current = (plain, plain.seconds_for(ahead));
-        // What nobody has seen may be tried, at a cost that is bounded; it is not used on trust.
-        for arm in self.alive(pace).filter(|arm| self.shared[*arm].is_known()) {
-            // Where all take a drafter up, each waits for what it reads of the others.
-            let read = texts * self.reading(arm, behind, usize::MAX);
-            for forecast in self.forecasts(arm, pace, load, record::Mood::Even) {
-                let using = pace.current == Some((forecast.arm, forecast.len));
-                let seconds = read + forecast.seconds_for(ahead);
-                if using {
-                    current = (forecast, seconds);
-                }
-                if seconds < best.1 {
-                    best = (forecast, seconds);
-                }
-            }
+        let current = self.in_use(history, outlook, plain);
+        history.current = Some((current.arm, current.len));
+        history.token_seconds = current.seconds / current.tokens;
+        let trial = self.trial(history, outlook, current);
+        let (forecast, drafter_prefill_max) = trial.unwrap_or((current, None));
+        let prefill_max = drafter_prefill_max.unwrap_or(usize::MAX);
+        let prefill = forecast.arm.map_or(0.0, |arm| self.prefill(arm, outlook, prefill_max));
+        let arm = forecast.arm.map(|arm| &self.arms[arm].arm);
+        let plan = arm.map_or_else(Plan::plain, |arm| Plan {
+            drafters: arm.drafters.clone(),
+            draft_len: forecast.len,
+            width: arm.width,
+            drafter_prefill_max,
+        });
+        Choice {
+            plan,
+            arm: forecast.arm,
+            trial: trial.is_some(),
+            tokens: forecast.tokens,
+            seconds: forecast.seconds + prefill,
+            plain_seconds: plain.seconds,
+            draft_len_max: outlook.draft_len_max.min(self.draft_len_max),
+            first: outlook.first,
+            load,
         }
-        if pace.current.is_none() || best.1 < current.1 * (1.0 - HYSTERESIS) {
-            current = best;
-        }
-        let current = current.0;
-        pace.current = Some((current.arm, current.len));
-        pace.token_seconds = current.seconds / current.tokens;
-        let chosen = self.trial(pace, behind, load, current);
-        let trial = chosen.is_some();
-        let (forecast, glance) = chosen.unwrap_or((current, None));
-        let most = glance.unwrap_or(usize::MAX);
-        let read = forecast.arm.map_or(0.0, |arm| self.reading(arm, behind, most));
-        let Forecast { arm, len, tokens, seconds } = forecast;
-        let (seconds, plain_seconds) = (seconds + read, plain.seconds);
-        pace.choice = Choice { arm, len, trial, tokens, seconds, plain_seconds };
-        let plan = &mut sequence.plan;
-        plan.draft_len = forecast.len;
-        plan.glance = glance;
-        match forecast.arm {
-            None => plan.drafters.clear(),
-            Some(arm) => {
-                plan.drafters.clone_from(&self.arms[arm].drafters);
-                plan.width = self.arms[arm].width;
-            }
-        }
-        pace.choice
-    }
-
-    /// Changes the length of what was chosen, to nothing too: where texts share a pass only as far as
-    /// their drafts are of one length, they are better of one mind. What is plain stays so. Gives what
-    /// it came to.
-    pub fn settle(&self, pace: &mut Pace, sequence: &mut Sequence, len: usize) -> Choice {
-        let len = len.min(self.len_max);
-        if pace.choice.arm.is_none() || pace.choice.len == len {
-            return pace.choice;
-        }
-        pace.choice.len = len;
-        sequence.plan.draft_len = len;
-        if len == 0 {
-            (pace.choice.arm, pace.choice.trial) = (None, false);
-            sequence.plan.drafters.clear();
-        }
-        pace.choice
     }
 
     /// Learns what the passes of a round took.
@@ -261,27 +292,25 @@ impl Controller {
         self.costs.observe(passes);
     }
 
-    /// Learns what a round that is over did for a text. It took so many seconds, all told, and had
-    /// this load besides.
-    pub fn learn(&mut self, pace: &mut Pace, commit: &Commit, seconds: f64, load: Load) {
-        pace.shunned.extend(commit.dropped.iter().map(|drop| drop.drafter));
-        if commit.committed == 0 {
+    /// Learns what a round that is over did for a sequence. It took so many seconds in all.
+    pub fn learn(&mut self, history: &mut History, choice: &Choice, commit: &Commit, seconds: f64) {
+        if choice.first || commit.committed == 0 {
             return;
         }
-        let Choice { arm, len, trial, .. } = pace.choice;
-        // A trial holds up all texts of a round, and gains for one of them.
-        let texts = (1 + load.sequences) as f64;
-        let gained = pace.token_seconds * (1.0 + (commit.committed - 1) as f64 / texts);
-        self.saved += if trial { gained - seconds } else { TRIAL_SHARE * seconds / texts };
+        // A trial holds up all sequences of a round, and gains for one of them.
+        let sequences = (1 + choice.load.sequences) as f64;
+        let gained = history.token_seconds * (1.0 + (commit.committed - 1) as f64 / sequences);
+        self.saved +=
+            if choice.trial { gained - seconds } else { TRIAL_SHARE * seconds / sequences };
         self.saved = self.saved.min(SAVED_MAX * self.costs.target.seconds(1, 1));
         let tokens = commit.committed as f64;
-        for record in pace.own.iter_mut().chain(&mut self.shared) {
-            record.age += tokens;
-        }
-        if let Some(arm) = arm.filter(|_| commit.asked > 0) {
-            let len = len.min(commit.asked);
-            pace.own[arm].add(commit, len, record::MEMORY_OWN);
-            self.shared[arm].add(commit, len, record::MEMORY_SHARED);
+        let own = history.arms.iter_mut().map(|arm| &mut arm.record);
+        let shared = self.arms.iter_mut().map(|arm| &mut arm.record);
+        own.chain(shared).for_each(|record| record.age += tokens);
+        if let Some(arm) = choice.arm.filter(|_| commit.draft_len_max > 0) {
+            let len = choice.plan.draft_len.min(commit.draft_len_max);
+            history.arms[arm].record.add(commit, len, record::MEMORY_OWN);
+            self.arms[arm].record.add(commit, len, record::MEMORY_SHARED);
         }
     }
 
@@ -290,45 +319,78 @@ impl Controller {
         Forecast { arm: None, len: 0, tokens: 1.0, seconds }
     }
 
-    /// What is worth trying now, where there is something and it can be afforded; and how much of
-    /// the text is read for it, where not all.
+    /// What is in use from now on: what was, unless something else is clearly better.
+    fn in_use(&self, history: &History, outlook: &Outlook, plain: Forecast) -> Forecast {
+        let load = outlook.load;
+        let ahead = outlook.wanted.clamp(1, AHEAD_MAX) as f64;
+        let mut best = (plain, plain.seconds_for(ahead));
+        let mut current = best;
+        // What nobody has seen may be tried, at a bounded cost; it is not used on trust.
+        for arm in self.usable(history, outlook).filter(|arm| self.arms[*arm].record.is_known()) {
+            // If all sequences take a drafter up, each waits for the prefill of the others.
+            let prefill = (1 + load.sequences) as f64 * self.prefill(arm, outlook, usize::MAX);
+            for forecast in self.forecasts(arm, history, outlook, Estimate::Mean) {
+                let seconds = prefill + forecast.seconds_for(ahead);
+                if history.current == Some((forecast.arm, forecast.len)) {
+                    current = (forecast, seconds);
+                }
+                if seconds < best.1 {
+                    best = (forecast, seconds);
+                }
+            }
+        }
+        let better = history.current.is_none() || best.1 < current.1 * (1.0 - HYSTERESIS);
+        if better { best.0 } else { current.0 }
+    }
+
+    /// What is worth trying now, if there is something and it can be afforded; and how many tokens
+    /// its drafters prefill at most, if not all.
     fn trial(
         &self,
-        pace: &Pace,
-        behind: &[usize],
-        load: Load,
+        history: &History,
+        outlook: &Outlook,
         current: Forecast,
     ) -> Option<(Forecast, Option<usize>)> {
-        let arms = self.alive(pace).filter(|arm| Some(*arm) != current.arm);
-        let hopes = arms.flat_map(|arm| self.forecasts(arm, pace, load, record::Mood::Hopeful));
-        let hopes = hopes.filter(|hope| hope.len <= current.len.max(TRIAL_LEN));
-        let hope = hopes.max_by(|one, other| one.rate().total_cmp(&other.rate()))?;
-        let arm = hope.arm?;
+        let arms = self.usable(history, outlook).filter(|arm| Some(*arm) != current.arm);
+        let candidates =
+            arms.flat_map(|arm| self.forecasts(arm, history, outlook, Estimate::Optimistic));
+        let candidates = candidates.filter(|candidate| candidate.len <= current.len.max(TRIAL_LEN));
+        let candidate = candidates.max_by(|one, other| one.rate().total_cmp(&other.rate()))?;
+        let arm = candidate.arm?;
         // At worst all of it is rejected.
-        let lost = |most| {
-            self.reading(arm, behind, most) + hope.seconds - current.seconds / current.tokens
+        let lost = |prefill_max| {
+            let prefill = self.prefill(arm, outlook, prefill_max);
+            prefill + candidate.seconds - current.seconds / current.tokens
         };
-        let all = !self.shared[arm].is_known() && lost(usize::MAX) <= self.saved;
-        let glance = (!all).then_some(GLANCE);
-        let worth = hope.rate() > current.rate() && (all || lost(GLANCE) <= self.saved);
-        worth.then_some((hope, glance))
+        let all = !self.arms[arm].record.is_known() && lost(usize::MAX) <= self.saved;
+        let drafter_prefill_max = (!all).then_some(TRIAL_PREFILL);
+        let worth = candidate.rate() > current.rate() && (all || lost(TRIAL_PREFILL) <= self.saved);
+        worth.then_some((candidate, drafter_prefill_max))
     }
 
-    /// The arms it may use and whose drafters have not failed.
-    fn alive<'a>(&'a self, pace: &'a Pace) -> impl Iterator<Item = usize> + 'a {
-        let well = |arm: &Arm| !arm.drafters.iter().any(|drafter| pace.shunned.contains(drafter));
-        (0..self.arms.len()).filter(move |arm| !pace.barred[*arm] && well(&self.arms[*arm]))
+    /// The arms that a sequence may use and whose drafters are available.
+    fn usable<'a>(
+        &'a self,
+        history: &'a History,
+        outlook: &'a Outlook,
+    ) -> impl Iterator<Item = usize> + 'a {
+        let available = |id: &DrafterId| outlook.drafters.iter().any(|drafter| drafter.id == *id);
+        let known = self.arms.iter().zip(&history.arms).enumerate();
+        let usable = known
+            .filter(move |(_, (it, own))| own.allowed && it.arm.drafters.iter().all(available));
+        usable.map(|(index, _)| index)
     }
 
-    /// Seconds the arm's drafters read before they can draft.
-    fn reading(&self, arm: usize, behind: &[usize], most: usize) -> f64 {
-        let read = |drafter: &usize| {
-            let curve = self.costs.drafters.get(*drafter)?.as_ref()?;
-            let tokens = behind.get(*drafter)?.min(&most);
+    /// Seconds that the arm's drafters prefill before they can draft.
+    fn prefill(&self, arm: usize, outlook: &Outlook, prefill_max: usize) -> f64 {
+        let seconds = |id: &DrafterId| {
+            let curve = self.costs.drafters.get(id)?;
+            let drafter = outlook.drafters.iter().find(|drafter| drafter.id == *id)?;
+            let tokens = drafter.behind.min(prefill_max);
             // The last of them is part of every draft.
-            (*tokens > 2).then(|| curve.seconds(*tokens, 1) - curve.seconds(1, 1))
+            (tokens > 2).then(|| curve.seconds(tokens, 1) - curve.seconds(1, 1))
         };
-        self.arms[arm].drafters.iter().filter_map(read).sum()
+        self.arms[arm].arm.drafters.iter().filter_map(seconds).sum()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a pass takes, by how many tokens it runs: measured at the start, kept current afterwards.
+//! What a pass takes, by how many tokens it runs: measured at the start, updated afterwards.
 //!
 //! A pass over a few tokens costs more than one over a single token, by how much depends on model,
 //! number format and machine, and it decides whether drafting pays. So it is measured, never
@@ -10,13 +10,13 @@ use forerun_verify::Token;
 
 use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Slot, Step};
 
-/// Sizes that are measured, as often as the time allows; the last is what reading takes.
+/// Sizes that are measured, as often as the time allows; the last is what prefill takes.
 const SIZES: [usize; 6] = [1, 2, 4, 8, 16, 64];
 
 /// Sizes measured whatever it takes.
 const SIZES_MIN: usize = 3;
 
-/// Larger passes read prompts, and say nothing about drafts.
+/// Larger passes prefill prompts, and tell nothing about drafts.
 const OBSERVED_MAX: usize = 64;
 
 /// How far one pass moves the sizes next to its own, and all of them: machines get slower and
@@ -56,7 +56,7 @@ impl CostCurve {
     /// A curve through these points, of tokens and seconds.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is none.
     pub fn new(points: impl IntoIterator<Item = (usize, f64)>) -> Self {
         let mut points: Vec<(usize, f64)> = points.into_iter().collect();
         assert!(!points.is_empty(), "a curve has a point");
@@ -67,10 +67,10 @@ impl CostCurve {
     }
 
     /// Measures an engine whose caches are empty, and leaves them so. Takes about as long as it
-    /// may, and longer only where three passes do.
+    /// may, and longer only if three passes do.
     ///
     /// # Errors
-    /// Where a pass fails.
+    /// If a pass fails.
     pub fn measure(engine: &mut dyn Engine, may_take: Duration) -> Result<Self, EngineError> {
         let started = Instant::now();
         let mut output = Output::default();
@@ -137,13 +137,14 @@ impl CostCurve {
         low
     }
 
-    /// Takes a pass into account. Gives by how much it moved what such a pass is expected to take.
+    /// Takes a pass into account. Returns by how much it moved what such a pass is expected to
+    /// take.
     pub fn observe(&mut self, pass: &Pass) -> f64 {
         let expected = self.seconds(pass.tokens, pass.sequences);
         if pass.tokens == 0 || pass.tokens > OBSERVED_MAX || expected <= 0.0 {
             return 1.0;
         }
-        // A pass that was held up says little about the next.
+        // A pass that was delayed tells little about the next.
         let off = (pass.time.as_secs_f64() / expected).clamp(0.5, 2.0);
         let (at, share) = self.place(pass.tokens as f64);
         let share = share.clamp(0.0, 1.0);
@@ -159,7 +160,7 @@ impl CostCurve {
         self.seconds(pass.tokens, pass.sequences) / expected
     }
 
-    /// Makes all sizes dearer or cheaper.
+    /// Makes all sizes cost more or less.
     pub(crate) fn scale(&mut self, factor: f64) {
         self.points.iter_mut().for_each(|(_, seconds)| *seconds *= factor);
     }
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pass_that_was_held_up_changes_little() {
+    fn one_pass_that_was_delayed_changes_little() {
         let mut curve = curve();
         curve.observe(&pass(2, 1000.0));
         assert!(curve.seconds(2, 1) < 15.0 * 1.15, "{curve:?}");
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_a_prompt_says_nothing_about_drafts() {
+    fn prefill_tells_nothing_about_drafts() {
         let mut observed = curve();
         observed.observe(&pass(300, 1.0));
         observed.observe(&pass(0, 1.0));

@@ -9,10 +9,12 @@ mod ngram;
 mod predicted;
 mod suffix;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_verify::{Chance, Dist, Draft, DraftBuilder, Noise, Scheme, Token};
 
+use crate::clock::Clock;
 use crate::constraint::Constraint;
 use crate::cost::{CostCurve, Pass};
 use crate::engine::{EngineError, Slot};
@@ -24,12 +26,25 @@ pub use ngram::NgramDrafter;
 pub use predicted::PredictedDrafter;
 pub use suffix::{SuffixConfig, SuffixDrafter};
 
-/// One sequence's wish for a draft, and the tree it grows in.
+/// Names one of a decoder's drafters: its place among them, from zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DrafterId(pub usize);
+
+/// One of a decoder's drafters, as those see it who choose among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrafterInfo {
+    /// How plans name it.
+    pub id: DrafterId,
+    /// What it is.
+    pub kind: DrafterKind,
+}
+
+/// A draft for one sequence: what is known of the sequence, and the tree that grows.
 ///
-/// Several drafters may fill one ask, one after the other; each adds a path (or several) from the
-/// root. What a drafter may look at before it decides to add a token is stated at
+/// Several drafters may add to one draft, one after the other; each adds a path (or several) from
+/// the root. What a drafter may look at before it decides to add a token is stated at
 /// [`forerun_verify::Scheme`].
-pub struct Ask<'a> {
+pub struct DraftRequest<'a> {
     /// The sequence's slot. A drafter with a cache of its own uses the same number.
     pub slot: Slot,
     /// The committed tokens, prompt included; never empty.
@@ -38,20 +53,20 @@ pub struct Ask<'a> {
     pub prompt_len: usize,
     /// How the target's tokens are drawn; a drafter that has rows shapes them alike.
     pub sampling: &'a Sampling,
-    /// What the text is held to, for rows and fixed paths alike.
+    /// What the output must conform to, for rows and fixed paths alike.
     pub constraint: Option<&'a mut dyn Constraint>,
     /// Most tokens of a path; at least one.
     pub len_max: usize,
     /// Paths a drafter with a model draws, by the scheme of `tree`.
     pub width: usize,
-    /// See [`crate::Plan::glance`].
-    pub glance: Option<usize>,
+    /// See [`crate::Plan::drafter_prefill_max`].
+    pub drafter_prefill_max: Option<usize>,
     /// Where tokens are drawn from.
     pub draw: Draw<'a>,
     /// The draft so far.
     pub tree: DraftBuilder,
     /// The fixed paths in it, as they were added.
-    pub guesses: Vec<Vec<Token>>,
+    pub fixed_paths: Vec<Vec<Token>>,
     /// Why this sequence alone could not be drafted for; it goes on without the drafter.
     pub failure: Option<DraftFailure>,
 }
@@ -64,9 +79,9 @@ pub enum Draw<'a> {
     Noise(Noise),
 }
 
-impl<'a> Ask<'a> {
-    /// For the one token that follows, on one path: to have a drafter read a
-    /// text, or to learn what it would say.
+impl<'a> DraftRequest<'a> {
+    /// For the one token that follows, on one path: to have a drafter prefill a sequence, or to
+    /// learn what it would draft.
     pub fn next_token(
         slot: Slot,
         tokens: &'a [Token],
@@ -82,16 +97,16 @@ impl<'a> Ask<'a> {
             constraint: None,
             len_max: 1,
             width: 1,
-            glance: None,
+            drafter_prefill_max: None,
             draw: Draw::Chance(chance),
-            tree: Draft::start(Scheme::Slots, vocab_len),
-            guesses: Vec::new(),
+            tree: Draft::start(Scheme::Independent, vocab_len),
+            fixed_paths: Vec::new(),
             failure: None,
         }
     }
 }
 
-impl Ask<'_> {
+impl DraftRequest<'_> {
     /// Draws the token at `depth` of a path (0 for the first) from a drafter's row.
     pub fn draw(&mut self, depth: usize, row: &Dist) -> Token {
         match &mut self.draw {
@@ -100,8 +115,8 @@ impl Ask<'_> {
         }
     }
 
-    /// Draws another token there than those `taken`, or `None` where no other is possible. Noise
-    /// has one choice for a place, so it gives none either.
+    /// Draws another token there than those `taken`. Returns `None` if no other is possible, and
+    /// for noise, which has one choice for a position.
     pub fn draw_except(&mut self, taken: &[Token], row: &Dist) -> Option<Token> {
         match &mut self.draw {
             Draw::Chance(chance) => row.draw_except(taken, *chance),
@@ -117,63 +132,107 @@ pub enum DraftFailure {
     /// Its model failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Its model gave a row that is no law, or a token outside the target's vocabulary.
+    /// Its model gave a row that is no distribution, or a token outside the target's vocabulary.
     #[error("{0}")]
     Row(String),
-    /// Its model's cache holds fewer paths than were asked for.
-    #[error("{width} paths were asked for, and the draft model's cache holds {paths_max}")]
+    /// Its model's cache has room for fewer paths than were requested.
+    #[error("{width} paths were requested, and the draft model's cache has room for {paths_max}")]
     Paths {
-        /// The paths asked for.
+        /// The paths requested.
         width: usize,
-        /// What the cache holds.
+        /// How many there is room for.
         paths_max: usize,
     },
 }
 
+/// What a drafter is.
+///
+/// ```
+/// use forerun_decode::DrafterKind;
+/// assert_eq!(DrafterKind::Ngram.name(), "ngram");
+/// assert!(DrafterKind::DraftModel.is_model());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DrafterKind {
+    /// A smaller model.
+    DraftModel,
+    /// N-grams of the sequence itself.
+    Ngram,
+    /// Suffixes of the sequence and of earlier outputs.
+    Suffix,
+    /// The output that the request predicts.
+    Predicted,
+    /// One that is written elsewhere, by its name.
+    Other(&'static str),
+}
+
+impl DrafterKind {
+    /// Returns its name, as in flags, statistics and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DraftModel => "draft-model",
+            Self::Ngram => "ngram",
+            Self::Suffix => "suffix",
+            Self::Predicted => "predicted",
+            Self::Other(name) => name,
+        }
+    }
+
+    /// Whether it draws paths from a model's rows and has a KV cache.
+    pub fn is_model(self) -> bool {
+        self == Self::DraftModel
+    }
+}
+
 /// What makes drafts.
 ///
-/// A drafter keeps what it needs by slot and finds out from [`Ask::tokens`] what is still true.
+/// A drafter stores what it needs by slot, and compares that with [`DraftRequest::tokens`] to see
+/// what is still valid.
 pub trait Drafter: Send {
-    /// Its name, as flags, statistics and metrics say it.
-    fn name(&self) -> &'static str;
+    /// What it is.
+    fn kind(&self) -> DrafterKind;
 
-    /// Adds a path to each ask's tree, or none where it has nothing to say. All asks of a round
-    /// come in one call, so that a model can serve them in shared passes.
+    /// Adds a path to each request's tree, or none if it has nothing to propose. All requests of a
+    /// round come in one call, so that a model can serve them in shared passes.
     ///
     /// # Errors
-    /// Where a draft cannot be made; the trees may have grown up to that point.
-    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure>;
+    /// If a draft cannot be made; the trees may have grown up to that point.
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure>;
 
-    /// The passes of its model since this was last asked, where it has one.
+    /// Returns the passes of its model since the last call, if it has one.
     fn passes(&mut self) -> Vec<Pass> {
         Vec::new()
     }
 
-    /// Measures what its model's passes cost, where it has one. Its caches must be empty, and are
+    /// Measures what its model's passes cost, if it has one. Its caches must be empty, and are
     /// so afterwards.
     ///
     /// # Errors
-    /// Where a pass fails.
+    /// If a pass fails.
     fn measure(&mut self, _may_take: Duration) -> Result<Option<CostCurve>, EngineError> {
         Ok(None)
     }
 
-    /// How many tokens of a text it would have to read before it could draft.
+    /// Measures its passes by this clock from now on.
+    fn use_clock(&mut self, _clock: Arc<dyn Clock>) {}
+
+    /// Returns how many tokens of a sequence it would have to prefill before it could draft.
     fn behind(&self, _slot: Slot, _tokens: &[Token]) -> usize {
         0
     }
 
-    /// Tells the output of a text that ended, for drafters that learn.
+    /// Tells the output of a sequence that ended, for drafters that learn.
     fn ended(&mut self, _output: &[Token]) {}
 
-    /// Tells what the output of the text in a slot is expected to be, for drafters that draft from
-    /// it; nothing is expected where there are no tokens.
+    /// Tells what the output of the sequence in a slot is expected to be, for drafters that draft
+    /// from it; without tokens, nothing is expected.
     fn predict(&mut self, _slot: Slot, _tokens: &[Token]) {}
 
-    /// Tells that the first `len` tokens of slot `from` are also those of the text that begins in
-    /// `to`, for drafters with caches.
+    /// Tells that the first `len` tokens of slot `from` are also those of the sequence that begins
+    /// in `to`, for drafters with caches.
     fn copy(&mut self, _from: Slot, _to: Slot, _len: usize) {}
 
-    /// Tells that what it keeps of a slot must not serve the next text there.
+    /// Tells that what it has stored of a slot must not serve the next sequence there.
     fn forget(&mut self, _slot: Slot) {}
 }

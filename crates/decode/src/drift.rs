@@ -16,7 +16,7 @@ pub struct Drift {
     pub same_best: usize,
     /// Largest difference of a logit.
     pub gap: f32,
-    /// Mean total variation of the laws at temperature 1.
+    /// Mean total variation of the distributions at temperature 1.
     pub distance: f64,
 }
 
@@ -48,20 +48,20 @@ pub enum DriftError {
     /// A pass failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A row is no law.
+    /// A row is no distribution.
     #[error(transparent)]
     Row(#[from] RowError),
 }
 
 /// Lets the engine continue a prompt greedily for so many tokens, one a pass, then scores the same
-/// tokens in blocks of `len`, as rounds that accept all do, and compares. Uses slot 0 and leaves the
-/// text in its cache.
+/// tokens in blocks of `len`, as rounds that accept all do, and compares. Uses slot 0 and leaves
+/// the sequence in its cache.
 ///
 /// # Errors
-/// Where a pass fails.
+/// If a pass fails.
 ///
 /// # Panics
-/// Where the prompt is empty.
+/// If the prompt is empty.
 pub fn drift(
     engine: &mut dyn Engine,
     prompt: &[Token],
@@ -77,20 +77,20 @@ pub fn drift(
     Ok(sum)
 }
 
-/// Reads a prompt but its last token, so that all passes after it start from the same cache.
-fn read(engine: &mut dyn Engine, prompt: &[Token]) -> Result<(), EngineError> {
+/// Prefills a prompt but its last token, so that all passes after it start from the same cache.
+fn prefill(engine: &mut dyn Engine, prompt: &[Token]) -> Result<(), EngineError> {
     let trunk = &prompt[..prompt.len() - 1];
     let step = Step { slot: Slot(0), keep: Keep::Trunk(0), trunk, tree: &[], rows: Rows::None };
     engine.extend(&[step], &mut Output::default())
 }
 
-/// The prompt with a greedy text behind it, and the text's rows, one token a pass.
+/// The prompt with a greedy output behind it, and the output's rows, one token a pass.
 fn alone(
     engine: &mut dyn Engine,
     mut tokens: Vec<Token>,
     positions: usize,
 ) -> Result<(Vec<Token>, Vec<Vec<f32>>), EngineError> {
-    read(engine, &tokens)?;
+    prefill(engine, &tokens)?;
     let (mut rows, mut output) = (Vec::new(), Output::default());
     for _ in 0..positions {
         let (keep, trunk) = (Keep::All(tokens.len() - 1), &tokens[tokens.len() - 1..]);
@@ -110,7 +110,7 @@ fn in_blocks(
     len: usize,
 ) -> Result<Vec<Vec<f32>>, EngineError> {
     let mut done = tokens.len() - positions - 1;
-    read(engine, &tokens[..=done])?;
+    prefill(engine, &tokens[..=done])?;
     let (mut rows, mut output, mut keep) = (Vec::new(), Output::default(), Keep::All(done));
     while rows.len() < positions {
         let drafted = &tokens[done + 1..tokens.len().min(done + len.max(1))];

@@ -1,18 +1,13 @@
 //! What a model is to the decoder: a cache for each slot, and one verb.
 //!
 //! A slot's cache is a *trunk*, the tokens that are committed, and above it a *tree* of drafted
-//! tokens. [`Engine::extend`] says what of it is still true and what comes on top, so prefill,
+//! tokens. [`Engine::extend`] is told what of it is still valid and what comes on top, so prefill,
 //! drafting, scoring and catching up after an acceptance are one call, and nothing is ever rolled
 //! back. An engine knows nothing of text, sampling or rules.
 
 use forerun_verify::Token;
 
-/// A cached sequence of an engine.
-///
-/// ```
-/// # use forerun_decode::Slot;
-/// assert!(Slot(0) < Slot(1));
-/// ```
+/// The place of one sequence in an engine's KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
@@ -77,7 +72,7 @@ pub enum Rows {
     All,
 }
 
-/// One slot's share of a pass: forget what is no longer true, then append.
+/// One slot's share of a pass: forget what is no longer valid, then append.
 ///
 /// ```
 /// use forerun_decode::*;
@@ -95,7 +90,7 @@ pub struct Step<'a> {
     pub slot: Slot,
     /// What of it stays.
     pub keep: Keep,
-    /// Committed tokens to append to the trunk; empty where a tree is kept.
+    /// Committed tokens to append to the trunk; empty if a tree stays.
     pub trunk: &'a [Token],
     /// Drafted tokens to append above the trunk, parents first.
     pub tree: &'a [Branch],
@@ -115,7 +110,7 @@ impl Step<'_> {
     }
 }
 
-/// The rows of a pass, in the order of its steps. Kept by the caller, so that memory is reused.
+/// The rows of a pass, in the order of its steps. Owned by the caller, so that memory is reused.
 ///
 /// ```
 /// use forerun_decode::Output;
@@ -129,6 +124,8 @@ impl Step<'_> {
 pub struct Output {
     logits: Vec<f32>,
     vocab_len: usize,
+    /// What [`Output::copied`] gives out.
+    copy: Vec<f32>,
 }
 
 impl Output {
@@ -141,7 +138,7 @@ impl Output {
     /// Appends a row. For engines.
     ///
     /// # Panics
-    /// Where the row is not of the vocabulary's length.
+    /// If the row is not of the vocabulary's length.
     pub fn push(&mut self, row: &[f32]) {
         assert_eq!(row.len(), self.vocab_len, "a row has one logit for each token");
         self.logits.extend_from_slice(row);
@@ -160,7 +157,7 @@ impl Output {
     /// Row `index`.
     ///
     /// # Panics
-    /// Where there is no such row.
+    /// If there is no such row.
     pub fn row(&self, index: usize) -> &[f32] {
         &self.logits[index * self.vocab_len..][..self.vocab_len]
     }
@@ -168,9 +165,17 @@ impl Output {
     /// Row `index`, to be changed in place (penalties, biases).
     ///
     /// # Panics
-    /// Where there is no such row.
+    /// If there is no such row.
     pub fn row_mut(&mut self, index: usize) -> &mut [f32] {
         &mut self.logits[index * self.vocab_len..][..self.vocab_len]
+    }
+
+    /// A copy of row `index`, to be changed while the row stays as it is. The next copy takes its
+    /// place.
+    pub(crate) fn copied(&mut self, index: usize) -> &mut [f32] {
+        self.copy.clear();
+        self.copy.extend_from_slice(&self.logits[index * self.vocab_len..][..self.vocab_len]);
+        &mut self.copy
     }
 }
 
@@ -179,7 +184,7 @@ pub trait Engine: Send {
     /// How many tokens the vocabulary has.
     fn vocab_len(&self) -> usize;
 
-    /// How many tokens one slot can hold, trunk and tree together.
+    /// How many tokens there is room for in one slot, trunk and tree together.
     fn context_len(&self) -> usize;
 
     /// How many slots there are; they are numbered from 0.
@@ -192,15 +197,15 @@ pub trait Engine: Send {
     /// for.
     fn can_cut(&self) -> bool;
 
-    /// Runs all steps, in as few passes as the engine can, and gives their rows. A slot may occur
+    /// Runs all steps, in as few passes as the engine can, and writes their rows. A slot may occur
     /// in one step only.
     ///
     /// # Errors
-    /// [`EngineError::caches`] says what is left of the caches.
+    /// [`EngineError::caches`] tells what is left of the caches.
     fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError>;
 
-    /// Makes slot `to` hold the first `len` tokens of the trunk of `from`, and nothing else, without
-    /// running them again. Gives whether it did; where not, nothing has changed.
+    /// Copies the first `len` tokens of the trunk of `from` to slot `to`, in place of all that is
+    /// there, without running them again. Returns whether it did; if not, nothing has changed.
     fn copy(&mut self, _from: Slot, _to: Slot, _len: usize) -> bool {
         false
     }
@@ -211,13 +216,13 @@ pub trait Engine: Send {
 pub enum Caches {
     /// Nothing ran: every cache is as it was before the call.
     Untouched,
-    /// Every step's slot holds what the step kept, and none of what it wanted to append.
+    /// Every step's slot has what the step kept, and none of what it wanted to append.
     Cut,
-    /// No slot holds anything.
+    /// All slots are empty.
     Lost,
 }
 
-/// Why a pass failed, and what is still true afterwards.
+/// Why a pass failed, and what is still valid afterwards.
 ///
 /// ```
 /// use forerun_decode::{Caches, EngineError};

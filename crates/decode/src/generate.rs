@@ -1,17 +1,24 @@
-//! One text: rounds until it ends, and what the reader gets of each.
+//! One sequence: rounds until it ends, and the text that each adds.
 //!
 //! The round knows tokens; this knows text: where it ends (an end token, a stop string, a length),
-//! also in the middle of a block, and how bytes become characters. It does not choose what to draft.
+//! also in the middle of a block, and how bytes become characters. It does not choose what to
+//! draft: it knows what its request allows and which drafters failed, and runs the plan it is
+//! given.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forerun_verify::{Philox, Random, Token};
 
-use crate::control::{Choice, Controller, Load, Pace};
+use crate::commit::{Commit, Dropped, Times};
+use crate::control::{Available, Choice, Load, Outlook};
+use crate::decoder::Decoder;
+use crate::draft::DrafterId;
 use crate::engine::Slot;
+use crate::error::DecodeError;
 use crate::logprob::TokenLogprob;
-use crate::round::{Commit, DecodeError, Decoder, Dropped, Times, Turn};
+use crate::policy::{DraftPolicy, Limits, Plan};
+use crate::round::Turn;
 use crate::sequence::Sequence;
 use crate::stats::Stats;
 use crate::stop::{StopFilter, StopStrings};
@@ -28,14 +35,14 @@ pub enum Origin {
     Plain,
 }
 
-/// Why a text ended.
+/// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
     /// The model ended it.
     End,
     /// A stop string came.
     Stop,
-    /// It has as many tokens as were wanted.
+    /// It has the most tokens that were wanted.
     Length,
     /// The context is full.
     Context,
@@ -51,23 +58,22 @@ pub struct Piece {
     pub text: String,
     /// Where the token comes from.
     pub origin: Origin,
-    /// How likely the model held it to be, where that is wanted.
+    /// Its log-probability, if that is wanted.
     pub logprob: Option<TokenLogprob>,
 }
 
-/// What one round added to a text.
+/// What one round added to a sequence.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    /// Its tokens, none while the prompt is being read.
+    /// Its tokens, none while the prompt is prefilled.
     pub pieces: Vec<Piece>,
-    /// Why the text ended, where it did.
+    /// Why the sequence ended, once it has.
     pub finish: Option<Finish>,
-    /// Drafters that failed; the text goes on without them.
+    /// Drafters that failed; the sequence goes on without them.
     pub dropped: Vec<Dropped>,
 }
 
-/// How a text's tokens become what its reader gets: characters are whole, and of a stop string
-/// nothing shows.
+/// How a sequence's tokens become text: characters are whole, and nothing of a stop string shows.
 pub struct Reading {
     tokenizer: Arc<dyn Tokenizer>,
     detokenizer: Detokenizer,
@@ -75,12 +81,13 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Nothing was read.
+    /// For a sequence without output.
     pub fn new(tokenizer: Arc<dyn Tokenizer>, stops: &StopStrings) -> Self {
         Self { tokenizer, detokenizer: Detokenizer::new(), stops: StopFilter::new(stops) }
     }
 
-    /// Takes a token and appends the text it releases; says whether the text ends with it.
+    /// Takes a token and appends the text it releases. Returns why the sequence ends with it, if it
+    /// does.
     pub fn push(&mut self, token: Token, text: &mut String) -> Option<Finish> {
         let (mut bytes, mut raw) = (Vec::new(), String::new());
         let end = self.tokenizer.is_end(token);
@@ -95,8 +102,8 @@ impl Reading {
         }
     }
 
-    /// What was held back of a text that goes no further: a character or a stop string that did
-    /// not come to its end.
+    /// Returns the text withheld so far: the start of a character or of a stop string that did not
+    /// come to its end.
     fn held_back(&mut self) -> String {
         let (mut raw, mut text) = (String::new(), String::new());
         self.detokenizer.finish(&mut raw);
@@ -106,80 +113,60 @@ impl Reading {
     }
 }
 
-/// A text being made.
+/// A sequence while it is generated.
 pub struct Generation {
     sequence: Sequence,
+    policy: DraftPolicy,
+    /// Drafters that failed for it.
+    failed: Vec<DrafterId>,
     chance: Random<Philox>,
     reading: Reading,
     stats: Stats,
     finish: Option<Finish>,
     last: Instant,
-    pace: Option<Pace>,
-    choice: Option<Choice>,
 }
 
 impl Generation {
-    /// A text that continues `sequence`, which has begun. The seed fixes every random choice.
+    /// Continues `sequence`, which has begun, with what `policy` allows to be drafted. The seed
+    /// fixes every random choice.
     pub fn new(
         sequence: Sequence,
+        policy: DraftPolicy,
         tokenizer: Arc<dyn Tokenizer>,
         stops: &StopStrings,
         seed: u64,
     ) -> Self {
-        Self::resumed(sequence, Reading::new(tokenizer, stops), seed)
+        Self::resumed(sequence, policy, Reading::new(tokenizer, stops), seed)
     }
 
-    /// A text that continues `sequence`, whose output so far was read.
-    pub fn resumed(sequence: Sequence, reading: Reading, seed: u64) -> Self {
+    /// As [`Generation::new`], for a sequence whose output so far went through `reading`.
+    pub fn resumed(sequence: Sequence, policy: DraftPolicy, reading: Reading, seed: u64) -> Self {
         Self {
             sequence,
+            policy,
+            failed: Vec::new(),
             chance: Random(Philox::new(seed)),
             reading,
             stats: Stats::default(),
             finish: None,
             last: Instant::now(),
-            pace: None,
-            choice: None,
         }
     }
 
-    /// Its part in the next round. For one text alone, [`Generation::next`] is simpler.
-    pub fn turn(&mut self) -> Turn<'_> {
-        Turn { sequence: &mut self.sequence, chance: &mut self.chance }
+    /// What its request allows to be drafted.
+    pub fn policy(&self) -> &DraftPolicy {
+        &self.policy
     }
 
-    /// With what a controller is to know of it.
-    #[must_use]
-    pub fn paced(mut self, pace: Pace) -> Self {
-        self.pace = Some(pace);
-        self
+    /// Returns the plan that drafts all its policy allows, with the drafters that have not failed.
+    pub fn plan(&self) -> Plan {
+        self.policy.plan().without(&self.failed)
     }
 
-    /// As [`Generation::next`], drafting what the controller chooses.
-    ///
-    /// # Errors
-    /// As [`Decoder::round`]; the text stays as it was.
-    pub fn next_chosen(
-        &mut self,
-        decoder: &mut Decoder,
-        controller: &mut Controller,
-    ) -> Result<Option<Chunk>, DecodeError> {
-        if self.finish.is_some() {
-            return Ok(None);
-        }
-        let load = Load::default();
-        self.choose(decoder, controller, load);
-        let started = Instant::now();
-        let mut round = decoder.round(&mut [self.turn()])?;
-        let commit = round.commits.pop().expect("one turn, one commit");
-        controller.observe(&round.passes);
-        self.learn(controller, &commit, started.elapsed().as_secs_f64(), load);
-        Ok(Some(self.committed(commit, round.times, decoder.target().context_len())))
-    }
-
-    /// Reads at most so many tokens of its prompt in the next round.
-    pub fn read_at_most(&mut self, tokens: usize) {
-        self.sequence.read_max = tokens;
+    /// Its part in the next round. For one sequence alone, [`Generation::next`] is simpler.
+    pub fn turn<'a>(&'a mut self, plan: &'a Plan, limits: Limits) -> Turn<'a> {
+        let Self { sequence, policy, chance, .. } = self;
+        Turn { sequence, policy, plan, limits, chance }
     }
 
     /// Moves it to another slot, as [`Sequence::move_to`].
@@ -187,74 +174,53 @@ impl Generation {
         self.sequence.move_to(slot);
     }
 
-    /// Drafts paths of at most so many tokens from the next round on, unless a controller chooses.
-    pub fn draft_at_most(&mut self, len: usize) {
-        self.sequence.plan.draft_len = len;
-    }
-
-    /// Drafts no more in the next round than its constraint's masks are expected to have time for, as
-    /// [`Sequence::mask_budget`]. `false` where the next mask alone is expected to take longer: it is
-    /// being worked out on another thread, and a round would wait for it.
-    pub fn mask_within(&mut self, budget: std::time::Duration) -> bool {
-        self.sequence.mask_budget = Some(budget);
+    /// Whether the next mask of its constraint is there, or expected to take no longer than
+    /// `budget`. If not, it is being computed on another thread, and a round would wait for it.
+    pub fn prepare_mask(&mut self, budget: Duration) -> bool {
         let slow = self.sequence.mask_time() > budget;
         let constraint = self.sequence.constraint.as_mut().filter(|_| slow);
         constraint.is_none_or(|it| it.prepare())
     }
 
-    /// Has the controller choose what this text drafts in the next round.
-    pub fn choose(&mut self, decoder: &mut Decoder, controller: &mut Controller, load: Load) {
-        let pace = self.pace.get_or_insert_with(|| controller.pace(|_| true));
+    /// Returns what a controller's choice for the next round depends on.
+    pub fn outlook(&self, decoder: &Decoder, load: Load) -> Outlook {
         let (slot, tokens) = (self.sequence.slot(), self.sequence.tokens());
-        let behind = decoder.drafters().iter().map(|drafter| drafter.behind(slot, tokens));
-        let behind: Vec<usize> = behind.collect();
-        self.choice = Some(controller.choose(pace, &mut self.sequence, &behind, load));
-    }
-
-    /// How long a draft was chosen for the next round; nothing where none was chosen.
-    pub fn chosen(&self) -> Option<usize> {
-        self.choice.map(|choice| choice.len)
-    }
-
-    /// Changes that length, as [`Controller::settle`].
-    pub fn settle(&mut self, controller: &Controller, len: usize) {
-        if let Some(pace) = self.pace.as_mut().filter(|_| self.choice.is_some()) {
-            self.choice = Some(controller.settle(pace, &mut self.sequence, len));
+        let Plan { drafters: usable, .. } = self.plan();
+        let drafters = decoder.drafters().iter().filter(|(id, _)| usable.contains(id));
+        let drafters = drafters
+            .map(|(id, drafter)| Available { id, behind: drafter.behind(slot, tokens) })
+            .collect();
+        Outlook {
+            wanted: self.sequence.wanted(),
+            draft_len_max: self.policy.draft_len_max,
+            first: self.sequence.is_new(),
+            drafters,
+            load,
         }
     }
 
-    /// Has the controller learn from the round it chose for, before that is taken over.
-    pub fn learn(
-        &mut self,
-        controller: &mut Controller,
-        commit: &Commit,
-        seconds: f64,
-        load: Load,
-    ) {
-        // In the round of the first token nothing is drafted, whatever was chosen.
-        let first = self.stats.output_len == 0;
-        let choice = self.choice.take().filter(|_| !first);
-        if let (Some(pace), Some(choice)) = (&mut self.pace, choice) {
-            controller.learn(pace, commit, seconds, load);
-            self.stats.chose(&choice);
-        }
+    /// Counts what a controller chose for a round, before [`Generation::committed`].
+    pub fn chose(&mut self, choice: &Choice) {
+        self.stats.chose(choice);
     }
 
-    /// Runs a round for this text alone; `None` once it has ended.
+    /// Runs a round for this sequence alone, with the fullest plan. Returns `None` once it has
+    /// ended.
     ///
     /// # Errors
-    /// As [`Decoder::round`]; the text stays as it was.
+    /// As [`Decoder::round`]; the sequence stays as it was.
     pub fn next(&mut self, decoder: &mut Decoder) -> Result<Option<Chunk>, DecodeError> {
         if self.finish.is_some() {
             return Ok(None);
         }
-        let mut round = decoder.round(&mut [self.turn()])?;
+        let plan = self.plan();
+        let mut round = decoder.round(&mut [self.turn(&plan, Limits::default())])?;
         let commit = round.commits.pop().expect("one turn, one commit");
         Ok(Some(self.committed(commit, round.times, decoder.target().context_len())))
     }
 
-    /// Takes over what a round committed: ends the text where it must, and drops what was
-    /// committed after that.
+    /// Takes over what a round committed: ends the sequence if it must, and drops what was
+    /// committed after its end.
     pub fn committed(&mut self, mut commit: Commit, times: Times, context_len: usize) -> Chunk {
         let mut logprobs = std::mem::take(&mut commit.logprobs).into_iter();
         let mut chunk = Chunk::default();
@@ -292,13 +258,14 @@ impl Generation {
         if let (Some(_), Some(last)) = (self.finish, chunk.pieces.last_mut()) {
             last.text.push_str(&self.held_back());
         }
+        self.failed.extend(commit.dropped.iter().map(|drop| drop.drafter));
         chunk.finish = self.finish;
         chunk.dropped = commit.dropped;
         chunk
     }
 
-    /// What was held back of a text that goes no further: a character or a stop string that did
-    /// not come to its end.
+    /// Returns the text withheld so far, if the sequence goes no further: the start of a character
+    /// or of a stop string that did not come to its end.
     pub fn held_back(&mut self) -> String {
         self.reading.held_back()
     }
@@ -316,10 +283,5 @@ impl Generation {
     /// Why it ended, once it has.
     pub fn finish(&self) -> Option<Finish> {
         self.finish
-    }
-
-    /// Gives the sequence back, to begin the next text where its cache is of use.
-    pub fn into_sequence(self) -> Sequence {
-        self.sequence
     }
 }

@@ -1,18 +1,17 @@
-//! How drafts are judged, by name: what flags and requests say.
+//! How drafts are verified, by name, as flags and requests have it.
 //!
 //! A rule is lossless for drafts drawn in some ways only, so the two are chosen together here.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use forerun_verify::{
-    BlockRule, GbvRule, Noise, NssRule, PooledRule, RsdRule, Scheme, SpecInferRule, TokenRule,
-    TraversalRule,
+    BlockRule, CoupledRule, GbvRule, Noise, NssRule, PooledRule, RsdRule, Rule, Scheme,
+    SpecInferRule, TokenRule, TraversalRule,
 };
 
-use crate::sequence::Verification;
-
-/// How drafts are judged. All of these are lossless.
+/// How drafts are verified. All of these are lossless.
 ///
 /// ```
 /// use forerun_decode::RuleChoice;
@@ -63,11 +62,11 @@ pub struct Drafts {
     pub may_stop: bool,
     /// How many paths it draws.
     pub width: usize,
-    /// How, where that was said.
+    /// How, if that was given.
     pub paths: Option<PathsChoice>,
 }
 
-/// A rule that cannot judge what would be drafted.
+/// A rule that cannot verify what would be drafted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{} {reason}: {instead}", .rule.name())]
 pub struct RuleMismatch {
@@ -79,7 +78,7 @@ pub struct RuleMismatch {
     pub instead: &'static str,
 }
 
-/// A rule nobody knows.
+/// An unknown rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no rule {name:?}: choose one of {}", Names)]
 pub struct UnknownRule {
@@ -128,25 +127,25 @@ impl RuleChoice {
     /// What it does, in a line.
     pub fn about(self) -> &'static str {
         match self {
-            Self::Block => "One path as a whole; no lossless rule accepts more of it",
-            Self::Token => "One path token by token, as most engines do",
-            Self::Pooled => "All paths together",
-            Self::Specinfer => "All paths, one after the other",
+            Self::Block => "Block verification of one path; no lossless rule accepts more",
+            Self::Token => "One path, token by token, as in most engines",
+            Self::Pooled => "Pooled verification of all paths together",
+            Self::Specinfer => "SpecInfer: all paths, one after the other",
             Self::Gbv => {
-                "The most promising of a model's paths as a whole (greedy multi-path block \
-                 verification)"
+                "Greedy multi-path block verification: block verification of a draft model's most \
+                 promising path"
             }
-            Self::Traversal => "A model's paths from their ends up",
-            Self::Rsd => "A model's paths from the root down, drawn without replacement",
-            Self::Nss => "By drawing the target's tokens and comparing, as llama.cpp does",
+            Self::Traversal => "A draft model's paths, from their ends up",
+            Self::Rsd => "A draft model's paths, drawn without replacement, from the root down",
+            Self::Nss => "Sample from the target and compare, as llama.cpp does",
             Self::Coupled => {
-                "By noise from seed and position: the text depends on the seed and never on the \
+                "Noise from seed and position: the output depends on the seed, never on the \
                  drafts"
             }
         }
     }
 
-    /// What it comes to where nothing is drafted.
+    /// What it comes to if nothing is drafted.
     pub fn alone(self) -> &'static str {
         match self {
             Self::Coupled => "plain decoding, coupled to the seed",
@@ -157,7 +156,7 @@ impl RuleChoice {
     /// How this rule wants paths drawn.
     ///
     /// # Errors
-    /// Where it cannot judge what would be drafted.
+    /// If it cannot verify what would be drafted.
     ///
     /// ```
     /// use forerun_decode::{Drafts, RuleChoice};
@@ -194,24 +193,24 @@ impl RuleChoice {
                 None | Some(PathsChoice::Distinct) => Scheme::WithoutReplacement,
             }),
             _ => match drafts.paths {
-                None | Some(PathsChoice::Independent) => Ok(Scheme::Slots),
+                None | Some(PathsChoice::Independent) => Ok(Scheme::Independent),
                 Some(_) => refuse("wants paths drawn independently", "use traversal or rsd"),
             },
         }
     }
 
     /// The rule itself; a seed fixes the noise of the one that takes it from there.
-    pub fn verification(self, seed: u64) -> Verification {
+    pub fn with_seed(self, seed: u64) -> Arc<dyn Rule> {
         match self {
-            Self::Block => Verification::rule(BlockRule),
-            Self::Token => Verification::rule(TokenRule),
-            Self::Pooled => Verification::rule(PooledRule),
-            Self::Specinfer => Verification::rule(SpecInferRule),
-            Self::Gbv => Verification::rule(GbvRule::default()),
-            Self::Traversal => Verification::rule(TraversalRule),
-            Self::Rsd => Verification::rule(RsdRule),
-            Self::Nss => Verification::rule(NssRule),
-            Self::Coupled => Verification::Coupled(Noise::new(seed)),
+            Self::Block => Arc::new(BlockRule),
+            Self::Token => Arc::new(TokenRule),
+            Self::Pooled => Arc::new(PooledRule),
+            Self::Specinfer => Arc::new(SpecInferRule),
+            Self::Gbv => Arc::new(GbvRule::default()),
+            Self::Traversal => Arc::new(TraversalRule),
+            Self::Rsd => Arc::new(RsdRule),
+            Self::Nss => Arc::new(NssRule),
+            Self::Coupled => Arc::new(CoupledRule { noise: Noise::new(seed) }),
         }
     }
 }

@@ -1,17 +1,19 @@
 //! The round of speculative decoding over any engine: draft, score, verify, commit.
 //!
-//! A [`Decoder`] owns a target and its drafters. A [`Sequence`] is one request's tokens and how it
-//! wants them made: its [`Sampling`] and its [`Plan`]. [`Decoder::round`] serves any number of
-//! sequences: drafters propose, the target scores all proposals in one pass, a rule of
-//! `forerun-verify` judges, and each sequence commits what was accepted and one token more.
-//! [`Generation`] makes text of it and knows where it ends. An [`Engine`] is a model with a cache and
+//! A [`Decoder`] owns a target and its drafters. A [`Sequence`] is one request's tokens and how
+//! they are sampled, a [`DraftPolicy`] what the request allows to be drafted, a [`Plan`] what one
+//! round drafts of that. [`Decoder::round`] serves any number of sequences: drafters propose, the
+//! target scores all proposals in one pass, a rule of `forerun-verify` decides, and each sequence
+//! commits what was accepted and one token more. A [`Generation`] turns the tokens into text and
+//! knows where it ends; a [`Controller`] chooses plans. An [`Engine`] is a model with a cache and
 //! one verb; `forerun-llama` has a real one, the feature `toy` one by formula.
 //!
-//! The text follows the target's own law, whatever the drafters propose: `tests/lossless.rs` replays
-//! every random choice of several rounds and compares exact probabilities.
+//! The output has the target's own distribution, whatever the drafters propose: `tests/lossless.rs`
+//! replays every random choice of several rounds and compares exact probabilities.
 //!
 #![cfg_attr(feature = "toy", doc = "```")]
 #![cfg_attr(not(feature = "toy"), doc = "```ignore")]
+//! use std::sync::Arc;
 //! use forerun_decode::*;
 //! use forerun_verify::{BlockRule, Philox, Random};
 //!
@@ -21,15 +23,16 @@
 //! let drafter = ModelDrafter::new(Box::new(ToyEngine::new(toy(2), 128)));
 //! let mut decoder = Decoder::new(target, vec![Box::new(drafter)])?;
 //!
-//! // Drafts of up to four tokens by drafter 0, judged by block verification.
-//! let verification = Verification::rule(BlockRule);
-//! let plan = Plan::drafted(vec![0], 4, verification);
-//! let mut sequence = Sequence::new(Slot(0), Sampling::default(), plan);
+//! // Drafts of up to four tokens by the first drafter, verified as a block.
+//! let policy = DraftPolicy::drafted(vec![DrafterId(0)], 4, Arc::new(BlockRule));
+//! let (plan, limits) = (policy.plan(), Limits::default());
+//! let mut sequence = Sequence::new(Slot(0), Sampling::default());
 //! sequence.begin(vec![Token(3), Token(5)], 20);
 //!
-//! let mut chance = Random(Philox::new(42));
+//! let chance = &mut Random(Philox::new(42));
 //! while sequence.wanted() > 0 {
-//!     let turn = Turn { sequence: &mut sequence, chance: &mut chance };
+//!     let sequence = &mut sequence;
+//!     let turn = Turn { sequence, policy: &policy, plan: &plan, limits, chance };
 //!     let round = decoder.round(&mut [turn])?;
 //!     assert_eq!(round.commits[0].committed, round.commits[0].accepted + 1);
 //! }
@@ -37,17 +40,24 @@
 //! # Ok::<(), DecodeError>(())
 //! ```
 
+mod adaptive;
 mod cache;
 mod chat;
+mod clock;
+mod commit;
 mod constraint;
 mod control;
 mod cost;
+mod decoder;
 mod draft;
+mod drafters;
 mod drift;
 mod engine;
+mod error;
 mod generate;
 mod judge;
 mod logprob;
+mod policy;
 mod round;
 mod sampling;
 mod sequence;
@@ -60,25 +70,31 @@ mod toy;
 mod vocab_map;
 
 pub use chat::{ChatError, ChatOptions, ChatTemplate, Fields, Message, date};
+pub use clock::{Clock, SystemClock};
+pub use commit::{Commit, Dropped, FixedPath, Passes, Round, Times};
 pub use constraint::{Constraint, ConstraintError};
-pub use control::{Arm, Choice, Controller, Costs, Load, Pace};
+pub use control::{Arm, Available, Choice, Controller, Costs, History, Load, Outlook};
 pub use cost::{CostCurve, Pass};
-pub use draft::{Ask, DraftFailure, Drafter, Draw};
+pub use decoder::Decoder;
+pub use draft::{DraftFailure, DraftRequest, Drafter, DrafterId, DrafterInfo, DrafterKind, Draw};
 pub use draft::{MatchLen, MatchLenError, ModelDrafter, NgramDrafter, PredictedDrafter};
 pub use draft::{SuffixConfig, SuffixDrafter};
+pub use drafters::Drafters;
 pub use drift::{Drift, DriftError, drift};
 pub use engine::{Branch, Caches, Engine, EngineError, Keep, Output, Rows, Slot, Step};
+pub use error::DecodeError;
 pub use forerun_verify::Token;
 pub use generate::{Chunk, Finish, Generation, Origin, Piece, Reading};
 pub use judge::{Drafts, PathsChoice, RuleChoice, RuleMismatch, UnknownRule};
 pub use logprob::TokenLogprob;
-pub use round::{Commit, DecodeError, Decoder, Dropped, Guess, Passes, Round, Times, Turn};
+pub use policy::{DraftPolicy, Limits, Plan};
+pub use round::Turn;
 pub use sampling::{Sampling, SamplingError};
-pub use sequence::{Plan, Sequence, Verification};
-pub use special::{RenderedPrompt, SpecialToken, SpecialTokens};
+pub use sequence::Sequence;
+pub use special::{RenderedPrompt, SpecialTokens};
 pub use stats::{Position, Stats};
 pub use stop::{StopError, StopFilter, StopStrings};
-pub use text::{Detokenizer, Special, TokenizeError, Tokenizer};
+pub use text::{Detokenizer, Special, SpecialToken, TokenizeError, Tokenizer};
 #[cfg(feature = "toy")]
 pub use toy::{ToyEngine, ToyModel};
 pub use vocab_map::{VocabMap, VocabMismatch};

@@ -1,10 +1,10 @@
-//! How likely the model held each token to be, as APIs report it.
+//! The log-probability of each token, as APIs report it.
 //!
-//! These are the model's own probabilities: of its logits as they come, before biases, penalties,
+//! These are the model's own probabilities: those of its logits before biases, penalties,
 //! temperature and all else that shapes what is drawn. So they are the same whether a token was
 //! drafted or not.
 
-use forerun_verify::Token;
+use forerun_verify::{Draft, Node, Token, Verdict};
 
 /// A token's log-probability, and those of the likeliest tokens in its place.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,9 +23,9 @@ impl TokenLogprob {
     /// ```
     /// use forerun_decode::{Token, TokenLogprob};
     /// let row = [3.0_f32.ln(), 0.0];
-    /// let said = TokenLogprob::of(&row, Token(1), 1);
-    /// assert!((said.logprob - 0.25_f64.ln()).abs() < 1e-6);
-    /// assert_eq!(said.top[0].0, Token(0));
+    /// let second = TokenLogprob::of(&row, Token(1), 1);
+    /// assert!((second.logprob - 0.25_f64.ln()).abs() < 1e-6);
+    /// assert_eq!(second.top[0].0, Token(0));
     /// ```
     pub fn of(row: &[f32], token: Token, top: usize) -> Self {
         let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -37,6 +37,20 @@ impl TokenLogprob {
             logprob: of(token.index()),
             top: likeliest(row, top).into_iter().map(|token| (token, of(token.index()))).collect(),
         }
+    }
+
+    /// Of the tokens of a verdict, by the rows they were drawn from.
+    pub(crate) fn of_verdict<'a>(
+        row: impl Fn(Node) -> &'a [f32],
+        draft: &Draft,
+        verdict: Verdict,
+        top: usize,
+    ) -> Vec<Self> {
+        let nodes = std::iter::successors(Some(verdict.node), |node| draft.parent(*node));
+        let mut nodes: Vec<Node> = nodes.collect();
+        nodes.reverse();
+        let tokens = draft.path_to(verdict.node).into_iter().chain([verdict.next]);
+        nodes.into_iter().zip(tokens).map(|(node, token)| Self::of(row(node), token, top)).collect()
     }
 }
 
@@ -69,9 +83,9 @@ mod tests {
     #[test]
     fn probabilities_add_up() {
         let row = [0.5, -2.0, 7.0, 7.5];
-        let said = TokenLogprob::of(&row, Token(0), 4);
-        let sum: f64 = said.top.iter().map(|(_, logprob)| logprob.exp()).sum();
-        assert!((sum - 1.0).abs() < 1e-12, "{said:?}");
-        assert_eq!(said.logprob, said.top[2].1);
+        let first = TokenLogprob::of(&row, Token(0), 4);
+        let sum: f64 = first.top.iter().map(|(_, logprob)| logprob.exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-12, "{first:?}");
+        assert_eq!(first.logprob, first.top[2].1);
     }
 }

@@ -1,9 +1,9 @@
-//! Logits to the law the next token is drawn from, for target and drafter alike.
+//! Logits to the distribution the next token is drawn from, for target and drafter alike.
 //!
 //! Names, defaults and order are llama.cpp's: bias, penalties, top-k, typical, top-p, min-p, and
-//! temperature last, so that what is kept does not depend on the temperature. Nothing is drawn
-//! here, and the law is a function of the logits and the tokens before alone: no state, so a row in
-//! the middle of a path is shaped as it would be once the path is committed.
+//! temperature last, so that truncation does not depend on the temperature. Nothing is drawn here,
+//! and the distribution is a function of the logits and the tokens before alone: no state, so a row
+//! in the middle of a path is shaped as it would be once the path is committed.
 
 mod check;
 mod penalty;
@@ -21,8 +21,8 @@ use truncate::Kept;
 /// use forerun_decode::Sampling;
 /// use forerun_verify::Token;
 /// let sampling = Sampling { top_k: 2, ..Sampling::unshaped() };
-/// let law = sampling.row(&mut [1.0, 0.0, 1.0, -1.0], &[Token(3)], &[])?;
-/// assert_eq!(law.prob(Token(2)), 0.5);
+/// let dist = sampling.row(&mut [1.0, 0.0, 1.0, -1.0], &[Token(3)], &[])?;
+/// assert_eq!(dist.prob(Token(2)), 0.5);
 /// # Ok::<(), forerun_verify::RowError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -38,15 +38,15 @@ pub struct Sampling {
     /// Keeps the fewest tokens whose probabilities add up to more than this, those first whose
     /// surprise is nearest to the entropy (arXiv 2202.00666); 1 keeps all.
     pub typical_p: f32,
-    /// Divides the logit of a token that was said, or multiplies it where it is not above zero; 1
+    /// Divides the logit of a token that occurred, or multiplies it if it is not above zero; 1
     /// changes nothing.
     pub repeat_penalty: f32,
     /// How many of the last tokens the penalties look at, prompt included; 0 turns them off and
     /// `None` looks at all.
     pub repeat_last_n: Option<usize>,
-    /// Taken off the logit of a token that was said.
+    /// Taken off the logit of a token that occurred.
     pub presence_penalty: f32,
-    /// Taken off the logit of a token once for each time it was said.
+    /// Taken off the logit of a token once for each time it occurred.
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens before all else; `-inf` forbids a token. Biases of the
     /// same token add up.
@@ -66,13 +66,13 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// The model's own law: temperature 1 and nothing else.
+    /// The model's own distribution: temperature 1 and nothing else.
     ///
     /// ```
     /// # use forerun_decode::Sampling;
     /// # use forerun_verify::Token;
-    /// let law = Sampling::unshaped().row(&mut [3.0_f32.ln(), 0.0], &[Token(0)], &[])?;
-    /// assert!((law.prob(Token(0)) - 0.75).abs() < 1e-6);
+    /// let dist = Sampling::unshaped().row(&mut [3.0_f32.ln(), 0.0], &[Token(0)], &[])?;
+    /// assert!((dist.prob(Token(0)) - 0.75).abs() < 1e-6);
     /// # Ok::<(), forerun_verify::RowError>(())
     /// ```
     pub fn unshaped() -> Self {
@@ -95,8 +95,8 @@ impl Sampling {
     /// ```
     /// # use forerun_decode::Sampling;
     /// # use forerun_verify::{Dist, Token};
-    /// let law = Sampling::greedy().row(&mut [0.1, 0.3, 0.2], &[Token(0)], &[])?;
-    /// assert_eq!(law, Dist::point(3, Token(1))?);
+    /// let dist = Sampling::greedy().row(&mut [0.1, 0.3, 0.2], &[Token(0)], &[])?;
+    /// assert_eq!(dist, Dist::point(3, Token(1))?);
     /// # Ok::<(), forerun_verify::RowError>(())
     /// ```
     pub fn greedy() -> Self {
@@ -118,12 +118,17 @@ impl Sampling {
         penalty && self.repeat_last_n != Some(0)
     }
 
-    /// The law plain decoding would draw the token after `committed` and then `path` from, given
-    /// its logits. Bias and penalties are left in `logits`.
+    /// Whether [`Sampling::row`] changes the logits it is given.
+    pub(crate) fn changes_logits(&self) -> bool {
+        !self.logit_bias.is_empty() || self.needs_path()
+    }
+
+    /// The distribution plain decoding would draw the token after `committed` and then `path` from,
+    /// given its logits. Bias and penalties are left in `logits`.
     ///
     /// A token of `path` counts as a committed one does. Equal logits are ranked by id. A token
-    /// whose logit is `-inf` stays impossible, and biases and said tokens outside the row are
-    /// ignored: a drafter's vocabulary may be shorter. At temperature 0 the law is all on the
+    /// whose logit is `-inf` stays impossible, and biases and tokens outside the row are
+    /// ignored: a drafter's vocabulary may be shorter. At temperature 0 all of it is on the
     /// likeliest token after bias and penalties, whatever else is set.
     ///
     /// # Precision
@@ -131,16 +136,16 @@ impl Sampling {
     /// A sum that is compared with `top_p` or `typical_p` counts as equal within a millionth.
     ///
     /// # Errors
-    /// Where a logit is NaN or `+inf`, or none is left above `-inf`. Settings that
-    /// [`Sampling::check`] refuses may give any law or error.
+    /// If a logit is NaN or `+inf`, or none is left above `-inf`. Settings that
+    /// [`Sampling::check`] refuses may give any distribution or error.
     ///
     /// ```
     /// # use forerun_decode::Sampling;
     /// # use forerun_verify::{RowError, Token};
     /// let sampling = Sampling { presence_penalty: 9.0, ..Sampling::greedy() };
     /// let likeliest = |path: &[Token]| {
-    ///     let law = sampling.row(&mut [2.0, 1.0, 0.0], &[Token(2)], path)?;
-    ///     Ok::<_, RowError>(law.support().next().map(|(token, _)| token))
+    ///     let dist = sampling.row(&mut [2.0, 1.0, 0.0], &[Token(2)], path)?;
+    ///     Ok::<_, RowError>(dist.support().next().map(|(token, _)| token))
     /// };
     /// assert_eq!(likeliest(&[])?, Some(Token(0)));
     /// assert_eq!(likeliest(&[Token(0)])?, Some(Token(1)));
@@ -169,6 +174,6 @@ impl Sampling {
         kept.typical(self.typical_p)?;
         kept.top_p(self.top_p)?;
         kept.min_p(self.min_p)?;
-        kept.law(self.temperature)
+        kept.dist(self.temperature)
     }
 }

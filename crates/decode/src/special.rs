@@ -13,38 +13,7 @@ use std::ops::Range;
 
 use forerun_verify::Token;
 
-use crate::text::{Special, TokenizeError, Tokenizer};
-
-/// A token that a tokeniser finds by its text before it splits the rest into pieces.
-///
-/// ```
-/// use forerun_decode::{SpecialToken, Token};
-///
-/// let end = SpecialToken::control(Token(2), "<|im_end|>");
-/// assert!(end.control && !end.strip_left && !end.strip_right);
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpecialToken {
-    /// The token.
-    pub token: Token,
-    /// Its text.
-    pub text: String,
-    /// Whether it is a control token, found under [`Special::Parse`] alone. Others, which llama.cpp
-    /// calls user-defined, are found in all text.
-    pub control: bool,
-    /// Whether it takes the white space before it.
-    pub strip_left: bool,
-    /// Whether it takes the white space after it.
-    pub strip_right: bool,
-}
-
-impl SpecialToken {
-    /// A control token that leaves white space alone.
-    pub fn control(token: Token, text: impl Into<String>) -> Self {
-        let text = text.into();
-        Self { token, text, control: true, strip_left: false, strip_right: false }
-    }
-}
+use crate::text::{Special, SpecialToken, TokenizeError, Tokenizer};
 
 /// A prompt that a chat template wrote, and where the content in it must not become a control token.
 ///

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::commit::{Commit, Times};
 use crate::control::Choice;
-use crate::round::{Commit, Times};
 
 /// How often a position of drafts was drafted and accepted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,17 +16,17 @@ pub struct Position {
     pub accepted: u64,
 }
 
-/// The sums over a text's rounds.
+/// The sums over a sequence's rounds.
 ///
-/// Rounds up to the one that commits the first token count apart: tokens a second is the rate at
-/// which text appears once it does.
+/// Rounds up to the one that commits the first token count apart: tokens per second is the rate
+/// after the first token.
 ///
 /// ```
 /// use forerun_decode::{Commit, Stats, Times};
 /// use std::time::Duration;
 /// let mut stats = Stats::default();
-/// stats.add(&Commit { read: 9, committed: 1, ..Commit::default() }, Times::default(), Duration::from_secs(1));
-/// let commit = Commit { read: 1, drafted: 4, draft_len: 4, accepted: 2, committed: 3, ..Commit::default() };
+/// stats.add(&Commit { prefilled: 9, committed: 1, ..Commit::default() }, Times::default(), Duration::from_secs(1));
+/// let commit = Commit { prefilled: 1, drafted: 4, draft_len: 4, accepted: 2, committed: 3, ..Commit::default() };
 /// stats.add(&commit, Times::default(), Duration::from_millis(30));
 /// assert_eq!(stats.tokens_per_round(), 3.0);
 /// assert_eq!(stats.acceptance(), 0.5);
@@ -36,8 +36,8 @@ pub struct Position {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
-    /// Prompt tokens that had to be read; cached ones are not.
-    pub prompt_read: u64,
+    /// Prompt tokens that were prefilled; cached ones are not.
+    pub prompt_prefilled: u64,
     /// Time to the first token.
     pub prompt_time: Duration,
     /// Tokens committed, the first one included.
@@ -54,30 +54,29 @@ pub struct Stats {
     pub positions: Vec<Position>,
     /// Time of these rounds, all told.
     pub time: Duration,
-    /// Rounds in which the controller drafted nothing, and in which it tried what was not in use.
+    /// Rounds in which the controller drafted nothing.
     pub plain_rounds: u64,
-    /// The latter.
+    /// Rounds in which the controller tried what was not in use.
     pub trial_rounds: u64,
-    /// Seconds it expected, and those it expected of plain decoding for as many tokens.
+    /// Seconds that the controller expected.
     expected: f64,
-    /// The latter.
+    /// Seconds that it expected of plain decoding for as many tokens.
     expected_plain: f64,
-    /// Where it went; what is missing was spent between the rounds' parts and on text.
+    /// Where the time of the rounds went. The rest was spent between their parts and on text.
     pub times: Times,
 }
 
 impl Stats {
-    /// Adds a round. `time` is all the time since the last one, what the caller did with the text
-    /// included.
+    /// Adds a round. `time` is all the time since the last one, the caller's own work included.
     pub fn add(&mut self, commit: &Commit, times: Times, time: Duration) {
         let first = self.output_len == 0;
         self.output_len += commit.committed as u64;
         if first {
-            self.prompt_read += commit.read as u64;
+            self.prompt_prefilled += commit.prefilled as u64;
             self.prompt_time += time;
             return;
         }
-        // A text that lost its place in the cache is read again, which makes no tokens.
+        // A sequence that lost its cache is prefilled again, which makes no tokens.
         self.rounds += u64::from(commit.committed > 0);
         self.committed += commit.committed as u64;
         self.drafted += commit.drafted as u64;
@@ -94,9 +93,9 @@ impl Stats {
         self.times.add(times);
     }
 
-    /// Adds another text's sums.
+    /// Adds another sequence's sums.
     pub fn merge(&mut self, other: &Self) {
-        self.prompt_read += other.prompt_read;
+        self.prompt_prefilled += other.prompt_prefilled;
         self.prompt_time += other.prompt_time;
         self.output_len += other.output_len;
         self.rounds += other.rounds;
@@ -118,15 +117,19 @@ impl Stats {
         self.times.add(other.times);
     }
 
-    /// Adds what the controller chose for a round.
+    /// Adds what the controller chose for a round, unless that was the first: nothing is drafted
+    /// there.
     pub fn chose(&mut self, choice: &Choice) {
+        if choice.first {
+            return;
+        }
         self.plain_rounds += u64::from(choice.arm.is_none());
         self.trial_rounds += u64::from(choice.trial);
         self.expected += choice.seconds;
         self.expected_plain += choice.tokens * choice.plain_seconds;
     }
 
-    /// Takes back tokens that were committed after a text's end.
+    /// Takes back tokens that were committed after a sequence's end.
     pub fn trimmed(&mut self, count: usize) {
         self.output_len = self.output_len.saturating_sub(count as u64);
         self.committed = self.committed.saturating_sub(count as u64);
@@ -137,7 +140,7 @@ impl Stats {
         ratio(self.committed as f64, self.rounds as f64)
     }
 
-    /// The speed-up over plain decoding that the controller expected.
+    /// The speedup over plain decoding that the controller expected.
     pub fn expected_speedup(&self) -> f64 {
         if self.expected > 0.0 { self.expected_plain / self.expected } else { 1.0 }
     }
@@ -147,7 +150,7 @@ impl Stats {
         ratio(self.accepted as f64, self.drafted as f64)
     }
 
-    /// Tokens a second once text appears.
+    /// Tokens per second after the first token.
     pub fn tokens_per_second(&self) -> f64 {
         ratio(self.committed as f64, self.time.as_secs_f64())
     }

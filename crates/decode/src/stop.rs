@@ -61,7 +61,7 @@ impl StopStrings {
     /// Checks a list.
     ///
     /// # Errors
-    /// Where a string is empty or too long, or there are too many.
+    /// If a string is empty or too long, or there are too many.
     pub fn new<S: Into<String>>(list: impl IntoIterator<Item = S>) -> Result<Self, StopError> {
         let list: Vec<String> = list.into_iter().map(Into::into).collect();
         if list.len() > Self::COUNT_MAX {

@@ -5,8 +5,6 @@
 
 use forerun_verify::Token;
 
-use crate::special::SpecialToken;
-
 /// Whether control tokens written out in a text (`<|im_start|>`) are read as such.
 ///
 /// ```
@@ -90,7 +88,7 @@ pub trait Tokenizer: Send + Sync {
     /// The tokens of a text, without a start token.
     ///
     /// # Errors
-    /// Where the text cannot be tokenised.
+    /// If the text cannot be tokenised.
     fn tokenize(&self, text: &str, special: Special) -> Result<Vec<Token>, TokenizeError>;
 
     /// The token a sequence starts with, where the model wants one.
@@ -107,6 +105,37 @@ pub trait Tokenizer: Send + Sync {
     /// no text in a prompt can be kept from being read as a control token.
     fn special_tokens(&self) -> Vec<SpecialToken> {
         Vec::new()
+    }
+}
+
+/// A token that a tokeniser finds by its text before it splits the rest into pieces.
+///
+/// ```
+/// use forerun_decode::{SpecialToken, Token};
+///
+/// let end = SpecialToken::control(Token(2), "<|im_end|>");
+/// assert!(end.control && !end.strip_left && !end.strip_right);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecialToken {
+    /// The token.
+    pub token: Token,
+    /// Its text.
+    pub text: String,
+    /// Whether it is a control token, found under [`Special::Parse`] alone. Others, which llama.cpp
+    /// calls user-defined, are found in all text.
+    pub control: bool,
+    /// Whether it takes the white space before it.
+    pub strip_left: bool,
+    /// Whether it takes the white space after it.
+    pub strip_right: bool,
+}
+
+impl SpecialToken {
+    /// A control token that leaves white space alone.
+    pub fn control(token: Token, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { token, text, control: true, strip_left: false, strip_right: false }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Feature `toy`: an engine whose rows come from a formula, so that the whole loop runs without a
-//! model and its law can be written down.
+//! model and its distribution can be written down.
 //!
 //! A row depends on the last few *cached* tokens. A decoder that keeps what should be cut, or cuts
-//! what should be kept, gets the row of another text and is found out by its output's law.
+//! what should stay, gets the row of another sequence, which the distribution of its output shows.
 
 use forerun_verify::Token;
 
@@ -92,7 +92,7 @@ impl ToyEngine {
         self
     }
 
-    /// An engine that holds this many paths of a text.
+    /// An engine with room for this many paths of a sequence.
     #[must_use]
     pub fn paths(mut self, count: usize) -> Self {
         self.paths_max = count;
@@ -104,6 +104,11 @@ impl ToyEngine {
     pub fn failing(mut self, passes: usize, error: EngineError) -> Self {
         self.fault = Some((passes, error));
         self
+    }
+
+    /// Fails at the next pass.
+    pub fn fail_next(&mut self, error: EngineError) {
+        self.fault = Some((0, error));
     }
 
     fn check(&self, steps: &[Step<'_>]) -> Result<(), EngineError> {

@@ -1,9 +1,9 @@
 //! From one vocabulary to another, so that a drafter of another family can serve a target.
 //!
 //! Tokens correspond where their bytes do. A drafter's row is carried over to the target's
-//! vocabulary before it is shaped and drawn from, so what is drafted and judged is one and the same
-//! law and verification stays lossless, whatever is lost in translation: a bad map costs
-//! acceptance, never truth.
+//! vocabulary before it is shaped and drawn from, so tokens are drawn from and verified by one and
+//! the same distribution and verification stays lossless, whatever is lost in translation: a bad
+//! map costs acceptance, never truth.
 
 use std::collections::HashMap;
 
@@ -93,11 +93,11 @@ impl VocabMap {
     /// its tokeniser makes of them, else the one with the lowest id, and the others have no
     /// counterpart. Tokens without bytes correspond by id where nine in ten of the ids with bytes
     /// agree, because such vocabularies are editions of one. Otherwise they do by their role: ends
-    /// to ends, from the highest id down, because the end of a turn comes after the end of a text
-    /// wherever a vocabulary has both; then start to start.
+    /// to ends, from the highest id down, because the end of a turn comes after the end of a
+    /// document wherever a vocabulary has both; then start to start.
     ///
     /// # Errors
-    /// Where fewer than half of the drafter's tokens have a counterpart.
+    /// If fewer than half of the drafter's tokens have a counterpart.
     ///
     /// ```
     /// # use {forerun_decode::*, words::Words};
@@ -112,17 +112,17 @@ impl VocabMap {
         if target_len == 0 || draft_len == 0 {
             return Err(VocabMismatch::Empty { target_len, draft_len });
         }
-        let (target_texts, draft_texts) = (Texts::of(target), Texts::of(draft));
-        let mut common = common(&target_texts, &draft_texts);
-        let pairs = if common.all(|id| target_texts.get(id) == draft_texts.get(id)) {
+        let (target_bytes, draft_bytes) = (TokenBytes::of(target), TokenBytes::of(draft));
+        let mut common = common(&target_bytes, &draft_bytes);
+        let pairs = if common.all(|id| target_bytes.get(id) == draft_bytes.get(id)) {
             Pairs::Identity
         } else {
-            table(&target_texts, &draft_texts)
+            table(&target_bytes, &draft_bytes)
         };
         let map = Self { target_len, draft_len, pairs };
         let shared = map.shared();
         let silent = ids(draft_len)
-            .filter(|id| draft_texts.get(*id).is_empty() && map.to_target(*id).is_none());
+            .filter(|id| draft_bytes.get(*id).is_empty() && map.to_target(*id).is_none());
         let draft_len = draft_len - silent.count();
         if shared == 0 || 100 * shared < Self::SHARED_PERCENT_MIN * draft_len {
             return Err(VocabMismatch::TooFewShared { shared, draft_len });
@@ -176,7 +176,7 @@ impl VocabMap {
         matches!(self.pairs, Pairs::Identity)
     }
 
-    /// The share of the target's tokens that the drafter can say.
+    /// The share of the target's tokens that the drafter can draft.
     ///
     /// ```
     /// # use {forerun_decode::*, words::Words};
@@ -193,7 +193,7 @@ impl VocabMap {
     /// correspond, and `-inf` for all others.
     ///
     /// # Panics
-    /// Where the row is not of the drafter's vocabulary.
+    /// If the row is not of the drafter's vocabulary.
     ///
     /// ```
     /// # use {forerun_decode::*, words::Words};
@@ -256,14 +256,14 @@ impl VocabMap {
 }
 
 /// The bytes of all tokens of a vocabulary.
-struct Texts<'a> {
+struct TokenBytes<'a> {
     tokenizer: &'a dyn Tokenizer,
     bytes: Vec<u8>,
     /// Where each token's end.
     offsets: Vec<usize>,
 }
 
-impl<'a> Texts<'a> {
+impl<'a> TokenBytes<'a> {
     fn of(tokenizer: &'a dyn Tokenizer) -> Self {
         let mut bytes = Vec::new();
         let read = |token| {
@@ -329,11 +329,11 @@ fn ids(len: usize) -> impl DoubleEndedIterator<Item = Token> {
 }
 
 /// The ids that both vocabularies have.
-fn common(one: &Texts<'_>, two: &Texts<'_>) -> impl Iterator<Item = Token> {
+fn common(one: &TokenBytes<'_>, two: &TokenBytes<'_>) -> impl Iterator<Item = Token> {
     ids(one.offsets.len().min(two.offsets.len()))
 }
 
-fn table(target: &Texts<'_>, draft: &Texts<'_>) -> Pairs {
+fn table(target: &TokenBytes<'_>, draft: &TokenBytes<'_>) -> Pairs {
     let mut to_target = vec![None; draft.offsets.len()];
     let mut to_draft = vec![None; target.offsets.len()];
     let mut pair = |target: Token, draft: Token| {

@@ -12,7 +12,7 @@ mod suffix;
 
 use std::time::{Duration, Instant};
 
-use forerun_decode::{Ask, Drafter, Draw, Sampling, Slot, Token};
+use forerun_decode::{DraftRequest, Drafter, DrafterKind, Draw, Sampling, Slot, Token};
 use forerun_verify::{Chance, Draft, DraftBuilder, Node, Scheme, Weights};
 use proptest::prelude::*;
 
@@ -84,25 +84,25 @@ fn drafted(
     tree: DraftBuilder,
 ) -> (Vec<Token>, Option<String>) {
     let mut chance = NoChance;
-    let mut asks = [Ask {
+    let mut requests = [DraftRequest {
         slot: Slot(0),
         tokens,
         prompt_len,
         sampling: &Sampling::default(),
         constraint: None,
         width: 1,
-        glance: None,
+        drafter_prefill_max: None,
         len_max: 4,
         draw: Draw::Chance(&mut chance),
         tree,
-        guesses: Vec::new(),
+        fixed_paths: Vec::new(),
         failure: None,
     }];
-    drafter.draft(&mut asks).unwrap();
-    let [ask] = asks;
-    let draft = ask.tree.finish().unwrap();
+    drafter.draft(&mut requests).unwrap();
+    let [request] = requests;
+    let draft = request.tree.finish().unwrap();
     let last = draft.nodes().last().map_or(Node::ROOT, |(node, ..)| node);
-    (draft.path_to(last), ask.failure.map(|failure| failure.to_string()))
+    (draft.path_to(last), request.failure.map(|failure| failure.to_string()))
 }
 
 /// Texts of `len` tokens that are hard for an index: all different, all the same, of short and of
@@ -144,12 +144,12 @@ fn a_path_is_added_beside_what_others_drafted() {
     let tokens = [1, 2, 3, 1, 2].map(Token);
     for drafter in every_drafter() {
         let mut drafter = drafter;
-        let wanted = drafted(&mut *drafter, &tokens, 5, Draft::start(Scheme::Slots, 9));
-        assert_eq!(wanted, ([3, 1].map(Token).to_vec(), None), "{}", drafter.name());
-        let mut tree = Draft::start(Scheme::Slots, 9);
+        let wanted = drafted(&mut *drafter, &tokens, 5, Draft::start(Scheme::Independent, 9));
+        assert_eq!(wanted, ([3, 1].map(Token).to_vec(), None), "{}", drafter.kind().name());
+        let mut tree = Draft::start(Scheme::Independent, 9);
         let other = tree.fixed(Node::ROOT, Token(8)).unwrap();
         tree.fixed(other, Token(8)).unwrap();
-        assert_eq!(drafted(&mut *drafter, &tokens, 5, tree), wanted, "{}", drafter.name());
+        assert_eq!(drafted(&mut *drafter, &tokens, 5, tree), wanted, "{}", drafter.kind().name());
     }
 }
 
@@ -157,8 +157,9 @@ fn a_path_is_added_beside_what_others_drafted() {
 fn tokens_the_target_does_not_know_are_a_failure_of_that_sequence() {
     let tokens = [1, 2, 3, 1, 2].map(Token);
     for mut drafter in every_drafter() {
-        let (path, failure) = drafted(&mut *drafter, &tokens, 5, Draft::start(Scheme::Slots, 3));
-        assert_eq!(path, [], "{}", drafter.name());
+        let (path, failure) =
+            drafted(&mut *drafter, &tokens, 5, Draft::start(Scheme::Independent, 3));
+        assert_eq!(path, [], "{}", drafter.kind().name());
         assert_eq!(failure.as_deref(), Some("token 3 is outside a vocabulary of 3"));
     }
 }
@@ -168,13 +169,13 @@ fn a_tree_that_has_no_fixed_tokens_is_a_failure_of_that_sequence() {
     let tokens = [1, 2, 3, 1, 2].map(Token);
     for mut drafter in every_drafter() {
         let (path, failure) = drafted(&mut *drafter, &tokens, 5, Draft::start(Scheme::Paths, 9));
-        assert_eq!((path, failure.is_some()), (vec![], true), "{}", drafter.name());
+        assert_eq!((path, failure.is_some()), (vec![], true), "{}", drafter.kind().name());
     }
 }
 
 #[test]
 fn names_are_those_of_the_flags() {
-    let names: Vec<_> = every_drafter().iter().map(|drafter| drafter.name()).collect();
+    let names: Vec<_> = every_drafter().iter().map(|drafter| drafter.kind().name()).collect();
     assert_eq!(names, ["ngram", "suffix", "predicted"]);
 }
 
@@ -192,12 +193,15 @@ fn every_drafter() -> Vec<Box<dyn Drafter>> {
 struct TwoOnly(forerun_decode::NgramDrafter);
 
 impl Drafter for TwoOnly {
-    fn name(&self) -> &'static str {
-        self.0.name()
+    fn kind(&self) -> DrafterKind {
+        self.0.kind()
     }
 
-    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), forerun_decode::DraftFailure> {
-        asks.iter_mut().for_each(|ask| ask.len_max = 2);
-        self.0.draft(asks)
+    fn draft(
+        &mut self,
+        requests: &mut [DraftRequest<'_>],
+    ) -> Result<(), forerun_decode::DraftFailure> {
+        requests.iter_mut().for_each(|request| request.len_max = 2);
+        self.0.draft(requests)
     }
 }

@@ -1,11 +1,14 @@
-//! Rounds and texts as a caller sees them: where a text ends, what is said of failures, and that
-//! sequences do not disturb each other.
+//! Rounds and generations as a caller sees them: where a sequence ends, how failures are reported,
+//! and that sequences do not disturb each other.
 #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use forerun_decode::*;
-use forerun_verify::{BlockRule, Dist, Node, Philox, PooledRule, Random};
+use forerun_verify::{
+    BlockRule, Chance, CoupledRule, Dist, Node, Noise, Philox, PooledRule, Random,
+};
 
 const VOCAB: usize = 5;
 /// The toy's end token.
@@ -48,21 +51,68 @@ fn drafter(seed: u64) -> Box<dyn Drafter> {
     Box::new(ModelDrafter::new(Box::new(ToyEngine::new(toy(seed), 64).slots(4))))
 }
 
-fn drafted(len: usize) -> Plan {
-    Plan::drafted(vec![0], len, Verification::rule(BlockRule))
+fn drafted(len: usize) -> DraftPolicy {
+    DraftPolicy::drafted(vec![DrafterId(0)], len, Arc::new(BlockRule))
 }
 
-fn sequence(slot: u32, plan: Plan, output_len: usize) -> Sequence {
-    let mut sequence = Sequence::new(Slot(slot), no_end(), plan);
-    sequence.begin(prompt(), output_len);
-    sequence
+/// A sequence, what may be drafted for it, and what the next round does.
+struct Request {
+    sequence: Sequence,
+    policy: DraftPolicy,
+    plan: Plan,
+    limits: Limits,
+}
+
+impl Request {
+    fn new(slot: u32, sampling: Sampling, policy: DraftPolicy) -> Self {
+        let sequence = Sequence::new(Slot(slot), sampling);
+        Self { sequence, plan: policy.plan(), policy, limits: Limits::default() }
+    }
+
+    fn turn<'a>(&'a mut self, chance: &'a mut dyn Chance) -> Turn<'a> {
+        let Self { sequence, policy, plan, limits } = self;
+        Turn { sequence, policy, plan, limits: *limits, chance }
+    }
+
+    /// A round for it alone. Drafters that fail are left out of later ones.
+    fn round(
+        &mut self,
+        decoder: &mut Decoder,
+        chance: &mut dyn Chance,
+    ) -> Result<Round, DecodeError> {
+        let round = decoder.round(&mut [self.turn(chance)])?;
+        let dropped: Vec<DrafterId> =
+            round.commits[0].dropped.iter().map(|it| it.drafter).collect();
+        self.plan = self.plan.clone().without(&dropped);
+        Ok(round)
+    }
+}
+
+impl Deref for Request {
+    type Target = Sequence;
+
+    fn deref(&self) -> &Sequence {
+        &self.sequence
+    }
+}
+
+impl DerefMut for Request {
+    fn deref_mut(&mut self) -> &mut Sequence {
+        &mut self.sequence
+    }
+}
+
+fn request(slot: u32, policy: DraftPolicy, output_len: usize) -> Request {
+    let mut request = Request::new(slot, no_end(), policy);
+    request.begin(prompt(), output_len);
+    request
 }
 
 fn decoder(drafters: Vec<Box<dyn Drafter>>, context_len: usize) -> Decoder {
     Decoder::new(Box::new(ToyEngine::new(toy(1), context_len).slots(4)), drafters).unwrap()
 }
 
-/// Runs a text to its end.
+/// Runs a sequence to its end.
 fn run(decoder: &mut Decoder, generation: &mut Generation) -> (String, Vec<Chunk>) {
     let (mut text, mut chunks) = (String::new(), Vec::new());
     while let Some(chunk) = generation.next(decoder).unwrap() {
@@ -72,16 +122,16 @@ fn run(decoder: &mut Decoder, generation: &mut Generation) -> (String, Vec<Chunk
     (text, chunks)
 }
 
-fn generation(sequence: Sequence, stops: &[&str], seed: u64) -> Generation {
+fn generation(request: Request, stops: &[&str], seed: u64) -> Generation {
     let stops = StopStrings::new(stops.iter().copied()).unwrap();
-    Generation::new(sequence, Arc::new(Letters), &stops, seed)
+    Generation::new(request.sequence, request.policy, Arc::new(Letters), &stops, seed)
 }
 
 #[test]
-fn a_text_has_as_many_tokens_as_were_wanted() {
+fn a_sequence_gets_as_many_tokens_as_were_wanted() {
     for len in 1..20 {
         let mut decoder = decoder(vec![drafter(1)], 64);
-        let mut text = generation(sequence(0, drafted(4), len), &[], 7);
+        let mut text = generation(request(0, drafted(4), len), &[], 7);
         let (written, chunks) = run(&mut decoder, &mut text);
         assert_eq!((written.len(), text.sequence().output().len()), (len, len));
         assert_eq!(text.finish(), Some(Finish::Length));
@@ -92,10 +142,10 @@ fn a_text_has_as_many_tokens_as_were_wanted() {
 }
 
 #[test]
-fn the_end_token_ends_a_text_inside_a_block() {
+fn the_end_token_ends_a_sequence_inside_a_block() {
     let mut inside = 0;
     for seed in 0..50 {
-        let mut ending = Sequence::new(Slot(0), Sampling::unshaped(), drafted(6));
+        let mut ending = Request::new(0, Sampling::unshaped(), drafted(6));
         ending.begin(prompt(), 40);
         let mut text = generation(ending, &[], seed);
         let (written, chunks) = run(&mut decoder(vec![drafter(1)], 64), &mut text);
@@ -108,14 +158,14 @@ fn the_end_token_ends_a_text_inside_a_block() {
             inside += usize::from(last.last().unwrap().origin == Origin::Accepted);
         }
     }
-    assert!(inside > 10, "an accepted end token ends the text before the block does: {inside}");
+    assert!(inside > 10, "an accepted end token ends the sequence before the block does: {inside}");
 }
 
 #[test]
-fn a_stop_string_ends_a_text_inside_a_block_and_is_not_shown() {
+fn a_stop_string_ends_a_sequence_inside_a_block_and_is_not_shown() {
     let mut inside = 0;
     for seed in 0..50 {
-        let mut text = generation(sequence(0, drafted(6), 40), &["cab", "dd"], seed);
+        let mut text = generation(request(0, drafted(6), 40), &["cab", "dd"], seed);
         let (written, chunks) = run(&mut decoder(vec![drafter(1)], 64), &mut text);
         assert!(!written.contains("cab") && !written.contains("dd"), "{written}");
         let said: String =
@@ -134,26 +184,26 @@ fn a_stop_string_ends_a_text_inside_a_block_and_is_not_shown() {
 }
 
 #[test]
-fn a_context_that_fills_up_ends_the_text() {
+fn a_context_that_fills_up_ends_the_sequence() {
     for context_len in 8..20 {
-        let mut text = generation(sequence(0, drafted(6), 100), &[], 3);
+        let mut text = generation(request(0, drafted(6), 100), &[], 3);
         let (written, _) = run(&mut decoder(vec![drafter(1)], context_len), &mut text);
         assert_eq!(text.finish(), Some(Finish::Context));
-        // The last token is drawn from the last row the context holds.
+        // The last token is drawn from the last row the context has room for.
         assert_eq!(written.len() + prompt().len(), context_len + 1);
     }
 }
 
 #[test]
 fn a_prompt_that_does_not_fit_is_refused() {
-    let mut text = generation(sequence(0, Plan::plain(), 10), &[], 3);
+    let mut text = generation(request(0, DraftPolicy::plain(), 10), &[], 3);
     let error = text.next(&mut decoder(vec![], 4)).unwrap_err();
     assert_eq!(error, DecodeError::ContextFull { len: 5, context_len: 4 });
 }
 
 #[test]
 fn an_empty_prompt_is_refused() {
-    let mut empty = Sequence::new(Slot(0), no_end(), Plan::plain());
+    let mut empty = Request::new(0, no_end(), DraftPolicy::plain());
     empty.begin(Vec::new(), 10);
     let error = generation(empty, &[], 1).next(&mut decoder(vec![], 64)).unwrap_err();
     assert_eq!(error, DecodeError::EmptyPrompt);
@@ -162,18 +212,17 @@ fn an_empty_prompt_is_refused() {
 #[test]
 fn a_token_out_of_range_is_refused_and_the_sequence_can_begin_again() {
     let mut decoder = decoder(vec![], 64);
-    let mut wrong = Sequence::new(Slot(0), no_end(), Plan::plain());
+    let mut wrong = Request::new(0, no_end(), DraftPolicy::plain());
     wrong.begin(vec![Token(0), Token(99)], 10);
     let mut chance = Random(Philox::new(1));
-    let mut turn = [Turn { sequence: &mut wrong, chance: &mut chance }];
-    let error = decoder.round(&mut turn).unwrap_err();
+    let error = wrong.round(&mut decoder, &mut chance).unwrap_err();
     assert_eq!(error, EngineError::Token { token: Token(99), vocab_len: VOCAB }.into());
     wrong.begin(prompt(), 10);
-    assert!(decoder.round(&mut [Turn { sequence: &mut wrong, chance: &mut chance }]).is_ok());
+    assert!(wrong.round(&mut decoder, &mut chance).is_ok());
 }
 
 #[test]
-fn a_drafter_that_fails_is_named_and_dropped_and_the_text_goes_on() {
+fn a_drafter_that_fails_is_named_and_dropped_and_the_sequence_goes_on() {
     for fault in [
         EngineError::Broken { backend: "toy", code: -3 },
         EngineError::Full { tokens: 1 },
@@ -182,22 +231,47 @@ fn a_drafter_that_fails_is_named_and_dropped_and_the_text_goes_on() {
         for passes in 0..6 {
             let engine = ToyEngine::new(toy(1), 64).failing(passes, fault.clone());
             let failing: Box<dyn Drafter> = Box::new(ModelDrafter::new(Box::new(engine)));
-            let mut text = generation(sequence(0, drafted(3), 30), &[], 3);
+            let mut text = generation(request(0, drafted(3), 30), &[], 3);
             let (written, chunks) = run(&mut decoder(vec![failing], 64), &mut text);
             assert_eq!(written.len(), 30);
             let dropped: Vec<_> = chunks.iter().flat_map(|chunk| &chunk.dropped).collect();
             assert_eq!(dropped.len(), 1);
-            assert_eq!(dropped[0].name, "draft-model");
+            assert_eq!(dropped[0].kind, DrafterKind::DraftModel);
             assert_eq!(dropped[0].failure, DraftFailure::Engine(fault.clone()));
-            assert!(text.sequence().plan.drafters.is_empty());
+            assert!(text.plan().drafters.is_empty(), "later plans leave it out");
         }
     }
 }
 
 #[test]
+fn a_drafter_that_fails_is_not_chosen_again_by_a_controller() {
+    let fault = EngineError::Broken { backend: "toy", code: -3 };
+    let engine = ToyEngine::new(toy(1), 64).failing(4, fault);
+    let failing: Box<dyn Drafter> = Box::new(ModelDrafter::new(Box::new(engine)));
+    let mut decoder = decoder(vec![failing], 64);
+    // Drafts cost next to nothing, so that the controller always drafts while it can.
+    let drafters = [(DrafterId(0), CostCurve::new([(1, 1e-9)]))].into();
+    let costs = Costs { target: CostCurve::new([(1, 1.0), (64, 1.01)]), drafters };
+    let arms = vec![Arm { drafters: vec![DrafterId(0)], width: 1 }];
+    let mut controller = Controller::new(costs, arms, 3);
+    let mut history = controller.history(|_| true);
+    let mut text = generation(request(0, drafted(3), 30), &[], 3);
+    let (mut drafted, mut dropped) = (text.stats().drafted, 0);
+    while let Some(chunk) = controller.next(&mut history, &mut text, &mut decoder).unwrap() {
+        dropped += chunk.dropped.len();
+        if chunk.dropped.is_empty() && dropped > 0 {
+            assert_eq!(text.stats().drafted, drafted, "nothing is drafted any more");
+        }
+        drafted = text.stats().drafted;
+    }
+    assert!(dropped == 1 && drafted > 0, "{dropped} dropped, {drafted} drafted");
+    assert_eq!(text.sequence().output().len(), 30);
+}
+
+#[test]
 fn a_drafter_whose_context_is_shorter_is_dropped_with_the_reason() {
     let short = Box::new(ModelDrafter::new(Box::new(ToyEngine::new(toy(1), 12))));
-    let mut text = generation(sequence(0, drafted(3), 30), &[], 3);
+    let mut text = generation(request(0, drafted(3), 30), &[], 3);
     let (written, chunks) = run(&mut decoder(vec![short], 64), &mut text);
     assert_eq!(written.len(), 30);
     assert_eq!(chunks.iter().flat_map(|chunk| &chunk.dropped).count(), 1);
@@ -207,16 +281,16 @@ fn a_drafter_whose_context_is_shorter_is_dropped_with_the_reason() {
 struct Foreign;
 
 impl Drafter for Foreign {
-    fn name(&self) -> &'static str {
-        "foreign"
+    fn kind(&self) -> DrafterKind {
+        DrafterKind::Other("foreign")
     }
-    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure> {
-        for ask in asks {
-            let law = Dist::point(VOCAB, Token(0)).unwrap();
-            let row = ask.tree.row(law).unwrap();
-            let node = ask.tree.sampled(Node::ROOT, row, Token(0)).unwrap();
-            let refused = ask.tree.fixed(node, Token(99)).unwrap_err();
-            ask.failure = Some(DraftFailure::Row(refused.to_string()));
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
+        for request in requests {
+            let dist = Dist::point(VOCAB, Token(0)).unwrap();
+            let row = request.tree.row(dist).unwrap();
+            let node = request.tree.sampled(Node::ROOT, row, Token(0)).unwrap();
+            let refused = request.tree.fixed(node, Token(99)).unwrap_err();
+            request.failure = Some(DraftFailure::Row(refused.to_string()));
         }
         Ok(())
     }
@@ -224,17 +298,17 @@ impl Drafter for Foreign {
 
 #[test]
 fn a_drafted_token_out_of_range_is_the_drafters_failure() {
-    let mut text = generation(sequence(0, drafted(3), 10), &[], 3);
+    let mut text = generation(request(0, drafted(3), 10), &[], 3);
     let (_, chunks) = run(&mut decoder(vec![Box::new(Foreign)], 64), &mut text);
     let dropped: Vec<_> = chunks.iter().flat_map(|chunk| &chunk.dropped).collect();
     assert!(matches!(
         &dropped[..],
-        [Dropped { name: "foreign", failure: DraftFailure::Row(_), .. }]
+        [Dropped { kind: DrafterKind::Other("foreign"), failure: DraftFailure::Row(_), .. }]
     ));
 }
 
 #[test]
-fn a_target_that_fails_commits_nothing_and_can_be_asked_again() {
+fn a_target_that_fails_commits_nothing_and_can_be_tried_again() {
     for fault in [
         EngineError::Broken { backend: "toy", code: -3 },
         EngineError::Full { tokens: 1 },
@@ -244,21 +318,20 @@ fn a_target_that_fails_commits_nothing_and_can_be_asked_again() {
             let engine = ToyEngine::new(toy(1), 64).failing(passes, fault.clone());
             let mut decoder = Decoder::new(Box::new(engine), vec![drafter(2)]).unwrap();
             let greedy = Sampling { temperature: 0.0, ..no_end() };
-            let mut failing = Sequence::new(Slot(0), greedy.clone(), drafted(3));
+            let mut failing = Request::new(0, greedy.clone(), drafted(3));
             failing.begin(prompt(), 20);
             let mut chance = Random(Philox::new(1));
             let mut failed = 0;
             while failing.wanted() > 0 {
                 let before = failing.tokens().to_vec();
-                let turn = Turn { sequence: &mut failing, chance: &mut chance };
-                if let Err(error) = decoder.round(&mut [turn]) {
+                if let Err(error) = failing.round(&mut decoder, &mut chance) {
                     assert_eq!(error, fault.clone().into());
                     assert_eq!(failing.tokens(), before);
                     failed += 1;
                 }
             }
             assert_eq!(failed, 1);
-            let mut plain = Sequence::new(Slot(0), greedy, Plan::plain());
+            let mut plain = Request::new(0, greedy, DraftPolicy::plain());
             plain.begin(prompt(), 20);
             let mut plain = generation(plain, &[], 1);
             run(&mut self::decoder(vec![], 64), &mut plain);
@@ -267,7 +340,7 @@ fn a_target_that_fails_commits_nothing_and_can_be_asked_again() {
     }
 }
 
-/// Wants no draft above a text that is only half read.
+/// Wants no draft above a sequence that is only half prefilled.
 struct Watchful(ToyEngine);
 
 impl Engine for Watchful {
@@ -293,40 +366,40 @@ impl Engine for Watchful {
 }
 
 #[test]
-fn a_long_text_whose_caches_are_lost_is_read_again_before_it_is_drafted_for() {
+fn a_long_sequence_whose_caches_are_lost_is_prefilled_again_before_it_is_drafted_for() {
     let fault = EngineError::Broken { backend: "toy", code: -3 };
-    // Two passes read the prompt; the fifth fails in the middle of the text.
+    // Two passes prefill the prompt; the fifth fails in the middle of the output.
     let engine = ToyEngine::new(toy(1), 700).failing(4, fault);
     let long = Box::new(ModelDrafter::new(Box::new(ToyEngine::new(toy(2), 700))));
     let mut decoder = Decoder::new(Box::new(Watchful(engine)), vec![long]).unwrap();
-    let mut sequence = Sequence::new(Slot(0), no_end(), drafted(3));
+    let mut sequence = Request::new(0, no_end(), drafted(3));
     sequence.begin(prompt().repeat(120), 20);
     let mut chance = Random(Philox::new(1));
-    let mut read_again = false;
+    let mut prefilled_again = false;
     while sequence.wanted() > 0 {
-        let turn = Turn { sequence: &mut sequence, chance: &mut chance };
-        let Ok(round) = decoder.round(&mut [turn]) else { continue };
-        read_again |= round.commits[0].committed == 0 && !sequence.output().is_empty();
+        let Ok(round) = sequence.round(&mut decoder, &mut chance) else { continue };
+        prefilled_again |= round.commits[0].committed == 0 && !sequence.output().is_empty();
     }
-    assert!(read_again);
+    assert!(prefilled_again);
 }
 
 #[test]
 fn sequences_in_one_round_get_what_they_would_alone() {
     let alone = |slot: u32| {
-        let mut text = generation(sequence(slot, drafted(3), 24), &[], u64::from(slot));
+        let mut text = generation(request(slot, drafted(3), 24), &[], u64::from(slot));
         run(&mut decoder(vec![drafter(2)], 64), &mut text).0
     };
     let mut decoder = decoder(vec![drafter(2)], 64);
     let mut texts: Vec<_> = (0..4)
-        .map(|slot| generation(sequence(slot, drafted(3), 24), &[], u64::from(slot)))
+        .map(|slot| generation(request(slot, drafted(3), 24), &[], u64::from(slot)))
         .collect();
     let mut written = vec![String::new(); 4];
     while texts.iter().any(|text| text.finish().is_none()) {
         let unfinished = texts.iter().enumerate().filter(|(_, text)| text.finish().is_none());
         let places: Vec<usize> = unfinished.map(|(place, _)| place).collect();
+        let plan = drafted(3).plan();
         let turns = texts.iter_mut().filter(|text| text.finish().is_none());
-        let mut turns: Vec<_> = turns.map(Generation::turn).collect();
+        let mut turns: Vec<_> = turns.map(|text| text.turn(&plan, Limits::default())).collect();
         let round = decoder.round(&mut turns).unwrap();
         drop(turns);
         for (place, commit) in places.into_iter().zip(round.commits) {
@@ -340,19 +413,19 @@ fn sequences_in_one_round_get_what_they_would_alone() {
 }
 
 #[test]
-fn the_next_text_reuses_what_the_slot_still_holds() {
+fn the_next_sequence_reuses_what_the_slot_has_cached() {
     let mut decoder = decoder(vec![drafter(2)], 200);
-    let mut first = generation(sequence(0, drafted(3), 20), &[], 1);
+    let mut first = generation(request(0, drafted(3), 20), &[], 1);
     run(&mut decoder, &mut first);
-    let mut next = first.into_sequence();
-    let mut conversation = next.tokens().to_vec();
+    let mut conversation = first.sequence().tokens().to_vec();
     conversation.extend(prompt());
+    let mut next = Request::new(0, no_end(), drafted(3));
     next.begin(conversation.clone(), 10);
     let mut second = generation(next, &[], 2);
     run(&mut decoder, &mut second);
-    assert!(second.stats().prompt_read <= prompt().len() as u64 + 1, "{:?}", second.stats());
-    // And the text is that of a slot that held nothing.
-    let mut fresh = Sequence::new(Slot(0), no_end(), drafted(3));
+    assert!(second.stats().prompt_prefilled <= prompt().len() as u64 + 1, "{:?}", second.stats());
+    // And the output is that of an empty slot.
+    let mut fresh = Request::new(0, no_end(), drafted(3));
     fresh.begin(conversation, 10);
     let mut fresh = generation(fresh, &[], 2);
     run(&mut self::decoder(vec![drafter(2)], 200), &mut fresh);
@@ -361,7 +434,7 @@ fn the_next_text_reuses_what_the_slot_still_holds() {
 
 #[test]
 fn origins_and_statistics_agree() {
-    let mut text = generation(sequence(0, drafted(3), 50), &[], 5);
+    let mut text = generation(request(0, drafted(3), 50), &[], 5);
     let (_, chunks) = run(&mut decoder(vec![drafter(2)], 64), &mut text);
     let origins: Vec<_> =
         chunks.iter().flat_map(|chunk| &chunk.pieces).map(|piece| piece.origin).collect();
@@ -375,40 +448,38 @@ fn origins_and_statistics_agree() {
 }
 
 #[test]
-fn a_drafter_that_had_a_glance_at_one_text_drafts_for_the_next() {
-    // Texts of every length after one another, the drafter now seeing the last tokens, now all.
+fn a_drafter_that_prefilled_a_part_of_one_sequence_drafts_for_the_next() {
+    // Sequences of every length after one another, the drafter now seeing the last tokens, now all.
     let mut decoder = decoder(vec![drafter(1)], 64);
-    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), drafted(2));
+    let mut sequence = Request::new(0, Sampling::greedy(), drafted(2));
     let mut chance = Random(Philox::new(1));
     for (index, prompt_len) in [40, 2, 1, 30, 3, 45, 1, 2].into_iter().enumerate() {
         let prompt: Vec<Token> = (0..prompt_len).map(|n| Token(n % 4)).collect();
         sequence.begin(prompt, 12);
         while sequence.wanted() > 0 {
             let turn = sequence.output().len() + index;
-            sequence.plan.glance = (!turn.is_multiple_of(3)).then_some(1 + turn % 4);
-            let round = &mut [Turn { sequence: &mut sequence, chance: &mut chance }];
-            let round = decoder.round(round).unwrap();
+            sequence.plan.drafter_prefill_max = (!turn.is_multiple_of(3)).then_some(1 + turn % 4);
+            let round = sequence.round(&mut decoder, &mut chance).unwrap();
             assert!(round.commits[0].dropped.is_empty(), "{:?}", round.commits[0].dropped);
-            // The drafter is the target: with all of the text before it, it is always right.
+            // The drafter is the target: with all of the sequence before it, it is always right.
             let all_seen = round.commits[0].accepted == round.commits[0].draft_len;
-            assert!(all_seen || sequence.plan.glance.is_some());
+            assert!(all_seen || sequence.plan.drafter_prefill_max.is_some());
         }
     }
 }
 
 #[test]
 fn several_paths_of_several_sequences_are_drafted_in_shared_passes() {
-    let paths =
-        |plan: Plan| Plan { width: 3, verification: Verification::rule(PooledRule), ..plan };
+    let policy = DraftPolicy { rule: Arc::new(PooledRule), ..drafted(3).wide(3) };
     let mut decoder = decoder(vec![drafter(2)], 64);
-    let mut sequences: Vec<Sequence> =
-        (0..4).map(|slot| sequence(slot, paths(drafted(3)), 12)).collect();
+    let mut sequences: Vec<Request> =
+        (0..4).map(|slot| request(slot, policy.clone(), 12)).collect();
     let mut chances: Vec<_> = (0..4).map(|seed| Random(Philox::new(seed))).collect();
     while sequences.iter().any(|sequence| sequence.wanted() > 0) {
         let waiting = sequences.iter_mut().zip(&mut chances);
         let waiting = waiting.filter(|(sequence, _)| sequence.wanted() > 0);
         let mut turns: Vec<Turn<'_>> =
-            waiting.map(|(sequence, chance)| Turn { sequence, chance }).collect();
+            waiting.map(|(sequence, chance)| sequence.turn(chance)).collect();
         let round = decoder.round(&mut turns).unwrap();
         let longest = round.commits.iter().map(|commit| commit.draft_len).max().unwrap();
         assert_eq!(round.passes.drafters.len(), longest, "one pass for each depth");
@@ -421,25 +492,24 @@ fn several_paths_of_several_sequences_are_drafted_in_shared_passes() {
 #[test]
 fn more_paths_than_a_drafter_s_cache_holds_are_refused() {
     let mut decoder = decoder(vec![drafter(2)], 64);
-    let mut wide = sequence(0, drafted(2).wide(9), 12);
-    wide.plan.verification = Verification::rule(PooledRule);
+    let policy = DraftPolicy { rule: Arc::new(PooledRule), ..drafted(2).wide(9) };
+    let mut wide = request(0, policy, 12);
     let mut chance = Random(Philox::new(1));
-    decoder.round(&mut [Turn { sequence: &mut wide, chance: &mut chance }]).unwrap();
-    let round = decoder.round(&mut [Turn { sequence: &mut wide, chance: &mut chance }]).unwrap();
+    wide.round(&mut decoder, &mut chance).unwrap();
+    let round = wide.round(&mut decoder, &mut chance).unwrap();
     let failure = &round.commits[0].dropped[0].failure;
     assert_eq!(*failure, DraftFailure::Paths { width: 9, paths_max: 8 });
-    assert_eq!(round.commits[0].committed, 1, "the text goes on without it");
+    assert_eq!(round.commits[0].committed, 1, "the sequence goes on without it");
 }
 
 #[test]
 fn a_measured_engine_is_left_as_it_was() {
     let mut measured = decoder(vec![drafter(1)], 64);
     let costs = measured.measure(std::time::Duration::from_millis(5)).unwrap();
-    assert!(costs.target.seconds(1, 1) > 0.0 && costs.drafters[0].is_some());
+    assert!(costs.target.seconds(1, 1) > 0.0 && costs.drafters.contains_key(&DrafterId(0)));
     let mut fresh = decoder(vec![drafter(1)], 64);
-    let text = |decoder: &mut Decoder| {
-        run(decoder, &mut generation(sequence(0, drafted(3), 20), &[], 5)).0
-    };
+    let text =
+        |decoder: &mut Decoder| run(decoder, &mut generation(request(0, drafted(3), 20), &[], 5)).0;
     assert_eq!(text(&mut measured), text(&mut fresh));
 }
 
@@ -449,17 +519,16 @@ fn log_probabilities_are_the_model_s_own_however_tokens_came() {
     let drafter = ModelDrafter::new(Box::new(ToyEngine::new(model.clone(), 64)));
     let target = Box::new(ToyEngine::new(model.clone(), 64));
     let mut decoder = Decoder::new(target, vec![Box::new(drafter)]).unwrap();
-    let plan = Plan::drafted(vec![0], 3, Verification::rule(BlockRule));
+    let plan = drafted(3);
     let shaped =
         Sampling { temperature: 0.5, presence_penalty: 1.0, top_k: 4, ..Sampling::default() };
-    let mut sequence = Sequence::new(Slot(0), shaped, plan);
+    let mut sequence = Request::new(0, shaped, plan);
     sequence.logprobs = Some(2);
     sequence.begin(vec![Token(1)], 30);
     let mut chance = Random(Philox::new(5));
     let mut said = Vec::new();
     while sequence.wanted() > 0 {
-        let mut round =
-            decoder.round(&mut [Turn { sequence: &mut sequence, chance: &mut chance }]).unwrap();
+        let mut round = sequence.round(&mut decoder, &mut chance).unwrap();
         said.append(&mut round.commits[0].logprobs);
     }
     let tokens = sequence.tokens();
@@ -471,21 +540,19 @@ fn log_probabilities_are_the_model_s_own_however_tokens_came() {
 }
 
 #[test]
-fn a_beginning_that_another_slot_holds_is_not_read_again() {
+fn a_prefix_that_another_slot_has_cached_is_not_prefilled_again() {
     let model = ToyModel { vocab_len: 9, order: 3, seed: 1, spread: 2.0 };
     let engine = || Box::new(ToyEngine::new(model.clone(), 64).slots(2));
     let drafter = ModelDrafter::new(engine());
     let mut decoder = Decoder::new(engine(), vec![Box::new(drafter)]).unwrap();
-    let plan = Plan::drafted(vec![0], 3, Verification::rule(BlockRule));
-    let sequence = |slot| Sequence::new(Slot(slot), Sampling::greedy(), plan.clone());
-    let run = |decoder: &mut Decoder, sequence: &mut Sequence| {
+    let sequence = |slot| Request::new(slot, Sampling::greedy(), drafted(3));
+    let run = |decoder: &mut Decoder, sequence: &mut Request| {
         let mut chance = Random(Philox::new(5));
-        let mut read = 0;
+        let mut prefilled = 0;
         while sequence.wanted() > 0 {
-            let turn = Turn { sequence, chance: &mut chance };
-            read += decoder.round(&mut [turn]).unwrap().commits[0].read;
+            prefilled += sequence.round(decoder, &mut chance).unwrap().commits[0].prefilled;
         }
-        read
+        prefilled
     };
     let beginning: Vec<Token> = (0..12).map(|n| Token(n * 5 % 9)).collect();
     let [mut first, mut second] = [0, 1].map(sequence);
@@ -496,7 +563,7 @@ fn a_beginning_that_another_slot_holds_is_not_read_again() {
     second.begin(other.clone(), 8);
     assert_eq!(decoder.shares(first.slot(), &other), 12);
     assert!(decoder.share(first.slot(), second.slot(), &other));
-    assert_eq!(decoder.unread(&second), 2);
+    assert_eq!(decoder.uncached_len(&second), 2);
     assert!(!decoder.share(first.slot(), second.slot(), &other), "it has it now");
     run(&mut decoder, &mut second);
     let mut alone = sequence(0);
@@ -507,7 +574,7 @@ fn a_beginning_that_another_slot_holds_is_not_read_again() {
 }
 
 #[test]
-fn guesses_say_how_much_of_them_came_true() {
+fn a_commit_reports_how_much_of_a_fixed_path_was_accepted() {
     let model = ToyModel { vocab_len: 9, order: 3, seed: 1, spread: 2.0 };
     let target = Box::new(ToyEngine::new(model.clone(), 64));
     let mut decoder = Decoder::new(target, vec![Box::new(PredictedDrafter::default())]).unwrap();
@@ -521,27 +588,26 @@ fn guesses_say_how_much_of_them_came_true() {
     // The fourth token of the prediction is wrong.
     let mut prediction = text[1..].to_vec();
     prediction[3] = Token((prediction[3].0 + 1) % 9);
-    decoder.drafters()[0].predict(Slot(0), &prediction);
-    let plan = Plan::drafted(vec![0], 8, Verification::rule(BlockRule));
-    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), plan);
+    decoder.drafters_mut()[DrafterId(0)].predict(Slot(0), &prediction);
+    let mut sequence = Request::new(0, Sampling::greedy(), drafted(8));
     sequence.begin(vec![Token(1)], 30);
     let mut chance = Random(Philox::new(5));
-    let mut round = |sequence: &mut Sequence| {
-        decoder.round(&mut [Turn { sequence, chance: &mut chance }]).unwrap().commits.remove(0)
+    let mut round = |sequence: &mut Request| {
+        sequence.round(&mut decoder, &mut chance).unwrap().commits.remove(0)
     };
-    assert_eq!(round(&mut sequence).guesses, []);
-    let guess = Guess { drafter: 0, drafted: 4, accepted: 2 };
-    assert_eq!(round(&mut sequence).guesses, [guess]);
+    assert_eq!(round(&mut sequence).fixed_paths, []);
+    let guess = FixedPath { drafter: DrafterId(0), drafted: 4, accepted: 2 };
+    assert_eq!(round(&mut sequence).fixed_paths, [guess]);
 }
 
-/// A failure after which no slot of an engine holds anything.
+/// A failure after which all slots of an engine are empty.
 const LOST: EngineError = EngineError::Broken { backend: "toy", code: -3 };
 
-/// Runs a sequence to its end; gives the first error instead.
-fn finish(decoder: &mut Decoder, sequence: &mut Sequence) -> Result<Vec<Commit>, DecodeError> {
+/// Runs a sequence to its end, or returns the first error.
+fn finish(decoder: &mut Decoder, sequence: &mut Request) -> Result<Vec<Commit>, DecodeError> {
     let (mut chance, mut commits) = (Random(Philox::new(5)), Vec::new());
     while sequence.wanted() > 0 {
-        let round = decoder.round(&mut [Turn { sequence, chance: &mut chance }])?;
+        let round = sequence.round(decoder, &mut chance)?;
         commits.extend(round.commits);
     }
     Ok(commits)
@@ -549,23 +615,23 @@ fn finish(decoder: &mut Decoder, sequence: &mut Sequence) -> Result<Vec<Commit>,
 
 /// What a sequence gets from a decoder that never failed.
 fn undisturbed(tokens: &[Token], output_len: usize) -> Vec<Token> {
-    let mut alone = Sequence::new(Slot(0), no_end(), Plan::plain());
+    let mut alone = Request::new(0, no_end(), DraftPolicy::plain());
     alone.begin(tokens.to_vec(), output_len);
     finish(&mut decoder(vec![], 64), &mut alone).unwrap();
     alone.output().to_vec()
 }
 
 #[test]
-fn idle_slots_hold_nothing_after_the_target_lost_its_caches() {
+fn idle_slots_are_empty_after_the_target_lost_its_caches() {
     // Two sequences of six tokens take twelve passes; a third one meets the failure.
     let engine = ToyEngine::new(toy(1), 64).slots(4).failing(12, LOST);
     let mut decoder = Decoder::new(Box::new(engine), vec![]).unwrap();
-    let [mut on, mut off] = [0, 1].map(|slot| sequence(slot, Plan::plain(), 6));
+    let [mut on, mut off] = [0, 1].map(|slot| request(slot, DraftPolicy::plain(), 6));
     for idle in [&mut on, &mut off] {
         finish(&mut decoder, idle).unwrap();
         assert!(decoder.shares(idle.slot(), idle.tokens()) >= 10);
     }
-    let mut third = sequence(2, Plan::plain(), 6);
+    let mut third = request(2, DraftPolicy::plain(), 6);
     assert_eq!(finish(&mut decoder, &mut third).unwrap_err(), LOST.into());
     for idle in [&on, &off] {
         assert_eq!(decoder.cached_tokens(idle.slot()), []);
@@ -577,27 +643,27 @@ fn idle_slots_hold_nothing_after_the_target_lost_its_caches() {
     let other = [&off.tokens()[..8], &prompt()].concat();
     for (idle, tokens) in [(&mut on, longer), (&mut off, other)] {
         idle.begin(tokens.clone(), 12);
-        assert_eq!(decoder.unread(idle), tokens.len());
+        assert_eq!(decoder.uncached_len(idle), tokens.len());
         finish(&mut decoder, idle).unwrap();
         assert_eq!(idle.output(), undisturbed(&tokens, 12));
     }
 }
 
 #[test]
-fn a_sequence_that_sits_a_round_out_reads_again_after_the_caches_were_lost() {
+fn a_sequence_that_sits_a_round_out_is_prefilled_again_after_the_caches_were_lost() {
     let engine = ToyEngine::new(toy(1), 64).slots(4).failing(5, LOST);
     let mut decoder = Decoder::new(Box::new(engine), vec![]).unwrap();
-    let [mut waits, mut runs] = [0, 1].map(|slot| sequence(slot, Plan::plain(), 12));
+    let [mut waits, mut runs] = [0, 1].map(|slot| request(slot, DraftPolicy::plain(), 12));
     let (mut one, mut two) = (Random(Philox::new(5)), Random(Philox::new(5)));
     for _ in 0..4 {
-        decoder.round(&mut [Turn { sequence: &mut waits, chance: &mut one }]).unwrap();
+        waits.round(&mut decoder, &mut one).unwrap();
     }
     for _ in 0..2 {
-        let _ = decoder.round(&mut [Turn { sequence: &mut runs, chance: &mut two }]);
+        let _ = runs.round(&mut decoder, &mut two);
     }
-    assert_eq!(decoder.unread(&waits), 9, "the failure came");
+    assert_eq!(decoder.uncached_len(&waits), 9, "the failure came");
     while waits.wanted() > 0 {
-        decoder.round(&mut [Turn { sequence: &mut waits, chance: &mut one }]).unwrap();
+        waits.round(&mut decoder, &mut one).unwrap();
     }
     assert_eq!(waits.output(), undisturbed(&prompt(), 12));
 }
@@ -611,7 +677,7 @@ fn a_drafter_that_lost_its_caches_drafts_for_idle_slots_as_before() {
         let mut decoder = decoder(vec![failing], 64);
         let greedy = |slot: u32| {
             let greedy = Sampling { temperature: 0.0, ..no_end() };
-            let mut sequence = Sequence::new(Slot(slot), greedy, drafted(3));
+            let mut sequence = Request::new(slot, greedy, drafted(3));
             sequence.begin(prompt(), 8);
             sequence
         };
@@ -627,7 +693,8 @@ fn a_drafter_that_lost_its_caches_drafts_for_idle_slots_as_before() {
         idle.begin(longer, 12);
         let after = finish(&mut decoder, &mut idle).unwrap();
         assert!(!dropped(&after), "after a failure in pass {passes}");
-        // Drafter and target are the same model, so that all is accepted that stands on the text.
+        // Drafter and target are the same model, so that all is accepted that continues the
+        // sequence.
         let all = after.iter().all(|commit| commit.accepted == commit.drafted);
         assert!(all && after.iter().any(|commit| commit.drafted > 0), "{after:?}");
     }
@@ -635,7 +702,7 @@ fn a_drafter_that_lost_its_caches_drafts_for_idle_slots_as_before() {
 }
 
 #[test]
-fn a_step_that_relies_on_what_is_not_there_is_refused_and_changes_nothing() {
+fn a_step_that_relies_on_what_is_not_cached_is_refused_and_changes_nothing() {
     let model = toy(1);
     let mut engine = ToyEngine::new(model.clone(), 64).slots(2);
     let (mut output, text) = (Output::default(), prompt());
@@ -650,7 +717,7 @@ fn a_step_that_relies_on_what_is_not_there_is_refused_and_changes_nothing() {
     assert_eq!(output.row(0), model.logits(&[&text[..], &text[..1]].concat()));
 }
 
-/// Forbids nothing, and says that each mask takes a hundredth of a second.
+/// Forbids nothing, and reports that each mask takes a hundredth of a second.
 #[derive(Default)]
 struct Slow(std::time::Duration);
 
@@ -669,12 +736,13 @@ impl Constraint for Slow {
 }
 
 #[test]
-fn drafts_are_as_short_as_slow_masks_need_and_the_text_stays() {
+fn drafts_are_as_short_as_slow_masks_need_and_the_output_stays() {
     let run = |budget_ms: Option<u64>| {
-        let coupled = Verification::Coupled(forerun_verify::Noise::new(7));
-        let mut slow = sequence(0, Plan::drafted(vec![0], 6, coupled), 40);
+        let coupled = Arc::new(CoupledRule { noise: Noise::new(7) });
+        let policy = DraftPolicy { rule: coupled, ..drafted(6) };
+        let mut slow = request(0, policy, 40);
         slow.constraint = Some(Box::<Slow>::default());
-        slow.mask_budget = budget_ms.map(std::time::Duration::from_millis);
+        slow.limits.mask_budget = budget_ms.map(std::time::Duration::from_millis);
         let commits = finish(&mut decoder(vec![drafter(1)], 64), &mut slow).unwrap();
         let drafted: Vec<usize> = commits.iter().map(|commit| commit.drafted).collect();
         (slow.output()[..40].to_vec(), drafted)
@@ -683,14 +751,14 @@ fn drafts_are_as_short_as_slow_masks_need_and_the_text_stays() {
     assert!(free.contains(&6), "{free:?}");
     // The first round drafts nothing and shows what a mask takes.
     for (budget_ms, most) in [(100, 6), (35, 2), (10, 0), (0, 0)] {
-        let (held, drafted) = run(Some(budget_ms));
-        assert_eq!(held, text);
+        let (bounded, drafted) = run(Some(budget_ms));
+        assert_eq!(bounded, text);
         assert_eq!(drafted.into_iter().max(), Some(most), "in {budget_ms} ms");
     }
 }
 
 #[test]
-fn what_a_slot_is_told_to_forget_serves_nobody() {
+fn what_a_slot_is_told_to_forget_serves_no_other_sequence() {
     let own: [Box<dyn Drafter>; 3] = [
         drafter(1),
         Box::new(NgramDrafter::default()),
@@ -698,17 +766,17 @@ fn what_a_slot_is_told_to_forget_serves_nobody() {
     ];
     let mut decoder = decoder(own.into(), 64);
     let greedy = Sampling { temperature: 0.0, ..no_end() };
-    let mut sequence = Sequence::new(Slot(0), greedy, drafted(3));
+    let mut sequence = Request::new(0, greedy, drafted(3));
     sequence.begin(prompt(), 20);
     finish(&mut decoder, &mut sequence).unwrap();
-    let said = sequence.output().to_vec();
-    assert!(decoder.drafters()[0].behind(Slot(0), sequence.tokens()) < 8);
+    let output = sequence.output().to_vec();
+    assert!(decoder.drafters()[DrafterId(0)].behind(Slot(0), sequence.tokens()) < 8);
     decoder.forget(Slot(0));
     assert_eq!(decoder.cached_tokens(Slot(0)), []);
     let len = sequence.tokens().len();
-    assert_eq!(decoder.drafters()[0].behind(Slot(0), sequence.tokens()), len);
+    assert_eq!(decoder.drafters()[DrafterId(0)].behind(Slot(0), sequence.tokens()), len);
     sequence.begin(prompt(), 20);
-    assert_eq!(decoder.unread(&sequence), prompt().len());
+    assert_eq!(decoder.uncached_len(&sequence), prompt().len());
     finish(&mut decoder, &mut sequence).unwrap();
-    assert_eq!(sequence.output(), said);
+    assert_eq!(sequence.output(), output);
 }

@@ -15,6 +15,7 @@ use crate::error::{GrammarError, PANIC, TOKEN, reason};
 use crate::form::Form;
 use crate::gbnf::Lexemes;
 use crate::state::State;
+use crate::words::{Kind, Words};
 
 /// Most tokens of a vocabulary: the trie has 24 bits for a token.
 const VOCAB_MAX: usize = (1 << 24) - 1;
@@ -61,29 +62,6 @@ pub struct GrammarEnv {
     words: Arc<Words>,
 }
 
-/// What each token is.
-pub(crate) struct Words {
-    kinds: Vec<Kind>,
-}
-
-/// What a token is to a grammar.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// It has bytes.
-    Word,
-    /// It ends a text.
-    End,
-    /// It is never allowed: it has no bytes, or none of a text.
-    Other,
-}
-
-impl Words {
-    /// What the token is; one out of range is never allowed.
-    pub(crate) fn kind(&self, token: Token) -> Kind {
-        self.kinds.get(token.index()).copied().unwrap_or(Kind::Other)
-    }
-}
-
 impl GrammarEnv {
     /// Reads the vocabulary.
     ///
@@ -114,7 +92,7 @@ impl GrammarEnv {
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
         factory.limits_mut().step_max_items = ITEMS_MAX;
-        Ok(Self { factory: Arc::new(factory), words: Arc::new(Words { kinds }) })
+        Ok(Self { factory: Arc::new(factory), words: Arc::new(Words::new(kinds)) })
     }
 
     /// Holds a text to a form; the text has not begun.
@@ -228,9 +206,7 @@ impl CompiledForm {
 
 impl fmt::Debug for GrammarEnv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GrammarEnv")
-            .field("tokens", &self.words.kinds.len())
-            .finish_non_exhaustive()
+        f.debug_struct("GrammarEnv").field("tokens", &self.words.len()).finish_non_exhaustive()
     }
 }
 

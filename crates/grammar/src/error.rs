@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::form::Form;
+/// Most bytes of a form.
+pub(crate) const FORM_BYTES_MAX: usize = 256 * 1024;
 
 /// What a grammar can ask for that is not text.
 pub(crate) const TOKEN: &str = "a token in a grammar";
@@ -28,7 +29,7 @@ pub enum GrammarError {
         tokens: usize,
     },
     /// The form is too long.
-    #[error("the form has {bytes} bytes, at most {} are taken: make it shorter", Form::BYTES_MAX)]
+    #[error("the form has {bytes} bytes, at most {} are taken: make it shorter", FORM_BYTES_MAX)]
     Long {
         /// Its length.
         bytes: usize,

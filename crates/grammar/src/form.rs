@@ -4,8 +4,9 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-use crate::error::GrammarError;
+use crate::error::{FORM_BYTES_MAX, GrammarError};
 use crate::gbnf::{self, Lexemes};
+use crate::lark::quote;
 use crate::limits;
 
 /// The white space of JSON between two of its parts, at most once in a place.
@@ -44,7 +45,7 @@ pub enum Form {
 impl Form {
     /// Most bytes of a form: of the schema as compact JSON, of the expression, of all choices, of
     /// the grammar.
-    pub const BYTES_MAX: usize = 256 * 1024;
+    pub const BYTES_MAX: usize = FORM_BYTES_MAX;
 
     /// What the library is told; of a grammar in llama.cpp's format, with lexemes of this size.
     pub(crate) fn compile(&self, lexemes: Lexemes) -> Result<TopLevelGrammar, GrammarError> {
@@ -128,11 +129,6 @@ fn choice(texts: &[String]) -> Result<String, GrammarError> {
     Ok(format!("start: CHOICE\nCHOICE: {}", quoted.join(" | ")))
 }
 
-/// The text as a string of Lark: as one of JSON, without the character it does not take.
-pub(crate) fn quote(text: &str) -> String {
-    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
-}
-
 /// Whether the grammar is Lark: whether it begins as llama.cpp wants to tell, or defines `start`.
 fn is_lark(text: &str) -> bool {
     let defines_start = |line: &str| {
@@ -196,11 +192,6 @@ mod tests {
         ];
         let keys: std::collections::HashSet<String> = forms.iter().map(Form::key).collect();
         assert_eq!(keys.len(), forms.len());
-    }
-
-    #[test]
-    fn quotes_are_strings_of_lark() {
-        assert_eq!(quote("a\"\\\n\u{7f}é"), r#""a\"\\\n\u007fé""#);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod chars;
 mod clash;
 mod flow;
 mod parse;
+mod part;
 mod plan;
 mod write;
 

@@ -43,10 +43,12 @@ mod env;
 mod error;
 mod form;
 mod gbnf;
+mod lark;
 mod limits;
 mod priority;
 mod state;
 mod watch;
+mod words;
 
 pub use constraint::GrammarConstraint;
 pub use env::{CompiledForm, GrammarEnv};

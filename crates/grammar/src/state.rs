@@ -13,9 +13,9 @@ use forerun_decode::{ConstraintError, Token};
 use llguidance::toktrie::SimpleVob;
 use llguidance::{CancellationHandle, Matcher};
 
-use crate::env::{Kind, Words};
 use crate::error::reason;
 use crate::watch::{MASK_MAX, watch};
+use crate::words::{Kind, Words};
 
 /// Most masks kept of one round; a mask has a bit for each token.
 const MASKS_MAX: usize = 256;

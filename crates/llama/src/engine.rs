@@ -1,8 +1,8 @@
 //! llama.cpp as an engine: steps become passes over its memory.
 //!
 //! A call is planned in full before anything is touched, so that a mistake of the caller leaves the
-//! caches as they were. Then the caches are cut, and then the new tokens run. What a slot holds is
-//! kept by [`Tree`]; this file carries its changes out and never looks inside.
+//! caches as they were. Then the caches are cut, and then the new tokens run. [`Tree`] knows what a
+//! slot has cached; this file carries its changes out and never looks inside.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use forerun_verify::Token;
 
 use crate::ffi::batch::Batch;
 use crate::ffi::context::{Context, Passed};
+use crate::layout::SlotLayout;
 use crate::model::Model;
 use crate::options::EngineOptions;
-use crate::places::Places;
 use crate::setup::{self, SetupError};
 use crate::tree::{Change, Tree};
 
 const BACKEND: &str = "llama.cpp";
 
-/// Passes that a slot's move may cost, in bytes, as each pass reads all weights: it saves one of each round.
+/// Passes that a slot's move may cost, in bytes, as each pass streams all weights: it saves one of each round.
 const PAYS_BACK: usize = 4;
 
 /// A model with a cache for each slot.
@@ -36,13 +36,13 @@ pub struct LlamaEngine {
     can_cut: bool,
     // Whether all slots have their cells in one pool.
     unified: bool,
-    // Where slots lie, and the bytes that may be moved to save a pass; 0 where none can.
-    places: Places,
+    // Where slots lie, and the bytes that may be moved to save a pass; 0 if none can.
+    layout: SlotLayout,
     moved_max: usize,
     interrupt: Option<Arc<AtomicBool>>,
     slots: Vec<Tree>,
-    // From here on: kept between calls for their memory alone.
-    plans: Vec<Plan>,
+    // From here on: reused between calls for their memory alone.
+    effects: Vec<StepEffect>,
     order: Vec<usize>,
     batch: Batch,
     entries: Entries,
@@ -50,7 +50,7 @@ pub struct LlamaEngine {
 
 /// What a step will do to its slot.
 #[derive(Debug, Default)]
-struct Plan {
+struct StepEffect {
     slot: usize,
     // Where the slot lies.
     place: usize,
@@ -74,7 +74,7 @@ impl LlamaEngine {
     /// whether its memory can be cut.
     ///
     /// # Errors
-    /// Where the options contradict each other or the model, or llama.cpp cannot make the cache.
+    /// If the options contradict each other or the model, or llama.cpp cannot make the cache.
     pub fn new(model: &Model, options: &EngineOptions) -> Result<Self, SetupError> {
         let context_len = setup::context_len(model, options)?;
         let params = setup::params(options, context_len)?;
@@ -89,12 +89,12 @@ impl LlamaEngine {
             batch_len: context.batch_len(),
             can_cut: true,
             unified,
-            places: Places::new(slots),
+            layout: SlotLayout::new(slots),
             moved_max: 0,
             interrupt: options.interrupt.clone(),
             slots: vec![Tree::default(); slots],
             context,
-            plans: Vec::new(),
+            effects: Vec::new(),
             order: Vec::new(),
             batch: Batch::default(),
             entries: Entries::default(),
@@ -103,7 +103,7 @@ impl LlamaEngine {
         if paths > 1 && !engine.can_cut {
             return Err(SetupError::OnePathOnly { paths });
         }
-        // Cells beyond a window are not saved, and a text may be cut back to where they are needed.
+        // Cells beyond a window are not saved, and a sequence may be cut back to where they are needed.
         if !unified && engine.can_cut && !model.raw().has_window() {
             let weights = usize::try_from(model.size()).unwrap_or(usize::MAX);
             engine.moved_max = weights.saturating_mul(PAYS_BACK);
@@ -111,10 +111,10 @@ impl LlamaEngine {
         Ok(engine)
     }
 
-    /// How many cached tokens a slot holds, trunk and tree together.
+    /// How many tokens a slot has cached, trunk and tree together.
     ///
     /// # Panics
-    /// Where there is no such slot.
+    /// If there is no such slot.
     pub fn cached_len(&self, slot: Slot) -> usize {
         self.slots[slot.0 as usize].len()
     }
@@ -122,22 +122,22 @@ impl LlamaEngine {
     /// Where a slot lies in llama.cpp's memory. For tests.
     #[doc(hidden)]
     pub fn place(&self, slot: Slot) -> usize {
-        self.places.of(slot.0 as usize)
+        self.layout.of(slot.0 as usize)
     }
 
-    /// Whether llama.cpp's memory holds what the engine believes it does. For tests.
+    /// Whether llama.cpp's memory has what the engine believes it has. For tests.
     #[doc(hidden)]
     pub fn is_consistent(&self) -> bool {
         self.slots.iter().enumerate().all(|(slot, tree)| {
             (0..self.paths).all(|path| {
-                let place = self.places.of(slot);
-                let held = self.context.positions(sequence(self.paths, place, path));
-                held.map_or(0, |(first, last)| last - first + 1) == position(tree.held(path))
+                let place = self.layout.of(slot);
+                let cached = self.context.positions(sequence(self.paths, place, path));
+                cached.map_or(0, |(first, last)| last - first + 1) == position(tree.len_of(path))
             })
         })
     }
 
-    /// Whether the memory can be cut: it is asked to forget one token of two.
+    /// Whether the memory can be cut: tries to forget one token of two.
     fn probe(&mut self, model: &Model) -> Result<bool, SetupError> {
         let ids = self.batch.ids(std::iter::once(0));
         for position in 0..2 {
@@ -149,46 +149,46 @@ impl LlamaEngine {
         self.context.clear();
         match passed {
             Passed::Done => Ok(can_cut),
-            // Whoever holds the flag wants to stop, so there was nothing to forget: ask the model.
+            // Whoever set the flag wants to stop, so there was nothing to forget: the model knows.
             Passed::Interrupted => Ok(!model.is_recurrent()),
             other => Err(SetupError::FirstPass { code: code(other) }),
         }
     }
 
-    /// Checks every step and works out what it does. Nothing is touched. Gives whether all fits.
+    /// Checks every step and works out what it does. Nothing is touched. Returns whether all fits.
     fn plan(&mut self, steps: &[Step<'_>]) -> Result<bool, EngineError> {
-        self.plans.resize_with(steps.len().max(self.plans.len()), Plan::default);
+        self.effects.resize_with(steps.len().max(self.effects.len()), StepEffect::default);
         let mut fits = true;
         for (index, step) in steps.iter().enumerate() {
-            let (before, rest) = self.plans.split_at_mut(index);
+            let (before, rest) = self.effects.split_at_mut(index);
             let refuse = |reason: String| EngineError::Step { slot: step.slot, reason };
             let slot = step.slot.0 as usize;
             let Some(tree) = self.slots.get(slot) else {
                 return Err(refuse(format!("there are only {} slots", self.slots.len())));
             };
-            if before.iter().any(|plan| plan.slot == slot) {
+            if before.iter().any(|effect| effect.slot == slot) {
                 return Err(refuse("it occurs in two steps of one pass".to_owned()));
             }
             check_tokens(step, self.vocab_len)?;
-            let plan = &mut rest[0];
-            plan.slot = slot;
-            plan.place = self.places.of(slot);
-            plan.work_out(tree, step, self.paths).map_err(refuse)?;
-            if !self.can_cut && plan.cuts_within() {
+            let effect = &mut rest[0];
+            effect.slot = slot;
+            effect.place = self.layout.of(slot);
+            effect.work_out(tree, step, self.paths).map_err(refuse)?;
+            if !self.can_cut && effect.cuts_within() {
                 return Err(EngineError::CannotCut { slot: step.slot });
             }
-            fits &= plan.grown.len() <= self.context_len;
+            fits &= effect.grown.len() <= self.context_len;
         }
         Ok(fits)
     }
 
-    /// Makes every slot hold what its step keeps.
+    /// Cuts every slot to what its step keeps.
     fn cut(&mut self, steps: &[Step<'_>]) -> Result<(), EngineError> {
-        for plan in &self.plans[..steps.len()] {
-            if !apply(&mut self.context, self.paths, plan.place, &plan.cutting) {
+        for effect in &self.effects[..steps.len()] {
+            if !apply(&mut self.context, self.paths, effect.place, &effect.cutting) {
                 return Err(self.broken(Passed::Refused));
             }
-            self.slots[plan.slot].clone_from(&plan.cut);
+            self.slots[effect.slot].clone_from(&effect.cut);
         }
         Ok(())
     }
@@ -198,22 +198,22 @@ impl LlamaEngine {
         self.batch.clear();
         self.order.clear();
         self.order.extend(0..steps.len());
-        // Slots with cells of their own only share a pass where they follow each other. Rows must
+        // Slots with cells of their own only share a pass if they follow each other. Rows must
         // come in the order of the steps, so what takes several calls is left as it is.
         if tokens <= self.batch_len {
-            self.order.sort_unstable_by_key(|&index| self.plans[index].place);
+            self.order.sort_unstable_by_key(|&index| self.effects[index].place);
         }
         for &index in &self.order {
-            let (step, plan) = (&steps[index], &mut self.plans[index]);
+            let (step, effect) = (&steps[index], &mut self.effects[index]);
             let start = self.batch.len();
-            plan.fill(step, self.paths, &mut self.entries, &mut self.batch);
-            plan.tokens = start..self.batch.len();
+            effect.fill(step, self.paths, &mut self.entries, &mut self.batch);
+            effect.tokens = start..self.batch.len();
             let trunk_end = start + step.trunk.len();
             if matches!(step.rows, Rows::Trunk | Rows::All) {
                 self.batch.want_row(trunk_end - 1);
             }
             if matches!(step.rows, Rows::Tree | Rows::All) {
-                (trunk_end..plan.tokens.end).for_each(|index| self.batch.want_row(index));
+                (trunk_end..effect.tokens.end).for_each(|index| self.batch.want_row(index));
             }
         }
     }
@@ -222,7 +222,7 @@ impl LlamaEngine {
     fn run(&mut self, step_count: usize, output: &mut Output) -> Result<(), Passed> {
         let mut start = 0;
         while start < self.batch.len() {
-            // llama.cpp asks only where it runs on the processor, so ask between calls as well.
+            // llama.cpp looks only if it runs on the processor, so look between calls as well.
             if self.interrupt.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
                 return Err(Passed::Interrupted);
             }
@@ -231,8 +231,8 @@ impl LlamaEngine {
             if passed != Passed::Done {
                 return Err(passed);
             }
-            for plan in &self.plans[..step_count] {
-                let ran = plan.tokens.start.max(start)..plan.tokens.end.min(end);
+            for effect in &self.effects[..step_count] {
+                let ran = effect.tokens.start.max(start)..effect.tokens.end.min(end);
                 for index in ran.filter(|&index| self.batch.wants_row(index)) {
                     let row = self.context.logits(index - start);
                     output.push(row.ok_or(Passed::Failed(NO_ROW))?);
@@ -243,16 +243,18 @@ impl LlamaEngine {
         Ok(())
     }
 
-    /// Takes back what a failed run left in the memory, and says what the failure means.
+    /// Takes back what a failed run left in the memory. Returns what the failure means.
     fn take_back(&mut self, steps: &[Step<'_>], passed: Passed, tokens: usize) -> EngineError {
         if let Passed::Failed(_) | Passed::Done = passed {
             return self.broken(passed);
         }
-        for plan in &self.plans[..steps.len()] {
+        for effect in &self.effects[..steps.len()] {
             for path in 0..self.paths {
-                let from = plan.cut.held(path);
-                let sequence = sequence(self.paths, plan.place, path);
-                if plan.grown.held(path) > from && !self.context.remove(sequence, position(from)) {
+                let from = effect.cut.len_of(path);
+                let sequence = sequence(self.paths, effect.place, path);
+                if effect.grown.len_of(path) > from
+                    && !self.context.remove(sequence, position(from))
+                {
                     return self.broken(passed);
                 }
             }
@@ -265,15 +267,15 @@ impl LlamaEngine {
     }
 
     /// Moves the slots of the last pass next to each other, so that the next one is one pass. It comes after a
-    /// pass, as copies that were asked for are made with one.
+    /// pass, as pending copies are made with one.
     fn settle(&mut self, step_count: usize) -> Result<(), EngineError> {
         if self.moved_max == 0 || step_count < 2 {
             return Ok(());
         }
-        let in_use = self.plans[..step_count].iter().map(|plan| plan.slot);
-        for (one, other) in self.places.changes(in_use) {
+        let in_use = self.effects[..step_count].iter().map(|effect| effect.slot);
+        for (one, other) in self.layout.changes(in_use) {
             let [first, second] =
-                [one, other].map(|slot| sequence(self.paths, self.places.of(slot), 0));
+                [one, other].map(|slot| sequence(self.paths, self.layout.of(slot), 0));
             let bytes = self.context.saved_len(first) + self.context.saved_len(second);
             if bytes > self.moved_max {
                 continue;
@@ -286,7 +288,7 @@ impl LlamaEngine {
             if !changed {
                 return Err(self.broken(Passed::Refused));
             }
-            self.places.change(one, other);
+            self.layout.change(one, other);
         }
         Ok(())
     }
@@ -328,32 +330,32 @@ impl Engine for LlamaEngine {
         if !fits {
             return Err(EngineError::Full { tokens });
         }
-        for plan in &self.plans[..steps.len()] {
+        for effect in &self.effects[..steps.len()] {
             // Sharing cells cannot fail.
-            apply(&mut self.context, self.paths, plan.place, &plan.sharing);
+            apply(&mut self.context, self.paths, effect.place, &effect.sharing);
         }
         self.fill(steps, tokens);
         if let Err(passed) = self.run(steps.len(), output) {
             output.clear(self.vocab_len);
             return Err(self.take_back(steps, passed, tokens));
         }
-        for plan in &self.plans[..steps.len()] {
-            self.slots[plan.slot].clone_from(&plan.grown);
+        for effect in &self.effects[..steps.len()] {
+            self.slots[effect.slot].clone_from(&effect.grown);
         }
         self.settle(steps.len())
     }
 
     fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
         let (from, to) = (from.0 as usize, to.0 as usize);
-        let held = |slot: usize| self.slots.get(slot).map(Tree::trunk_len);
-        let fits = held(from).is_some_and(|trunk| len <= trunk) && held(to).is_some();
+        let trunk_len = |slot: usize| self.slots.get(slot).map(Tree::trunk_len);
+        let fits = trunk_len(from).is_some_and(|trunk| len <= trunk) && trunk_len(to).is_some();
         // A memory that cannot be cut cannot be cut to what is shared.
         if !fits || from == to || !self.can_cut {
             return false;
         }
-        let source = sequence(self.paths, self.places.of(from), 0);
+        let source = sequence(self.paths, self.layout.of(from), 0);
         for path in 0..self.paths {
-            let target = sequence(self.paths, self.places.of(to), path);
+            let target = sequence(self.paths, self.layout.of(to), path);
             self.context.remove(target, 0);
             // Cells of their own are copied as a whole, so the rest goes afterwards.
             let end = if self.unified { position(len) } else { -1 };
@@ -365,7 +367,7 @@ impl Engine for LlamaEngine {
     }
 }
 
-impl Plan {
+impl StepEffect {
     fn work_out(&mut self, tree: &Tree, step: &Step<'_>, paths: usize) -> Result<(), String> {
         self.cutting.clear();
         self.sharing.clear();
@@ -399,7 +401,7 @@ impl Plan {
         }
     }
 
-    /// Whether a part of what the slot holds must go while another stays.
+    /// Whether a part of what the slot has cached must go while another stays.
     fn cuts_within(&self) -> bool {
         self.cutting.iter().any(|change| !matches!(change, Change::Remove { from: 0, .. }))
     }
@@ -454,7 +456,7 @@ fn check_tokens(step: &Step<'_>, vocab_len: usize) -> Result<(), EngineError> {
     }
 }
 
-/// Carries changes out; `false` where the memory refuses to forget.
+/// Carries changes out. Returns `false` if the memory refuses to forget.
 fn apply(context: &mut Context, paths: usize, place: usize, changes: &[Change]) -> bool {
     changes.iter().all(|change| match change {
         Change::Remove { path, from } => {

@@ -1,7 +1,7 @@
-//! The fence: only this module and its files may say `unsafe`, and nothing of `sys` leaves it.
+//! The fence: only this module and its files may use `unsafe`, and nothing of `sys` leaves it.
 //!
 //! Each handle owns one C object, keeps alive what that object points to, and offers the calls as
-//! safe methods. What the calls mean for a slot, a tree or a text is decided elsewhere.
+//! safe methods. What the calls mean for a slot, a tree or a sequence is decided elsewhere.
 #![allow(unsafe_code)]
 
 #[cfg(feature = "bare")]

@@ -35,10 +35,10 @@ pub(crate) enum Fault {
     Unreadable(io::Error),
 }
 
-/// The elements of a block of a tensor type and the bytes it takes, where the type exists.
+/// The elements of a block of a tensor type and the bytes it takes, if the type exists.
 pub(crate) type BlockOf = fn(u32) -> Option<(u64, u64)>;
 
-/// Checks that a file of `len` bytes holds all that its header says.
+/// Checks that a file of `len` bytes has all that its header promises.
 pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Result<(), Fault> {
     let mut walk = Walk { file: BufReader::with_capacity(BUFFER_LEN, file), at: 0, len };
     let mut magic = [0; 4];
@@ -89,7 +89,7 @@ struct Walk<F> {
 }
 
 impl<F: Read + Seek> Walk<F> {
-    /// Moves on, where the file is long enough.
+    /// Moves on, if the file is long enough.
     fn advance(&mut self, by: u64) -> Result<(), Fault> {
         let end = self.at.saturating_add(by);
         if end > self.len {

@@ -1,20 +1,21 @@
 //! llama.cpp behind one `unsafe` fence, as an engine and a tokeniser for Forerun.
 //!
 //! [`Model::load`] reads a GGUF file, [`Model::vocab`] turns text into tokens and back, and
-//! [`LlamaEngine`] runs the model over slots with a cache each. Only `ffi` speaks to llama.cpp;
+//! [`LlamaEngine`] runs the model over slots with a cache each. Only `ffi` calls llama.cpp;
 //! nothing of its C interface can be seen from outside. Sampling, drafting and chat templates are
 //! not here: engines give rows, and what becomes of them is decided elsewhere.
 
 mod engine;
 mod ffi;
 mod gguf;
+mod layout;
 mod model;
 mod options;
-mod places;
 mod quantize;
 mod setup;
 mod tree;
 mod vocab;
+mod weights;
 
 pub use engine::LlamaEngine;
 pub use model::{LoadError, Model};
@@ -22,11 +23,12 @@ pub use options::{
     CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode, ModelOptions, Progress,
     UnknownName,
 };
-pub use quantize::{QuantizeError, QuantizeType, quantize};
+pub use quantize::{QuantizeError, quantize};
 pub use setup::SetupError;
 pub use vocab::Vocab;
+pub use weights::QuantizeType;
 
-/// Whether llama.cpp's own log goes to standard error; it is silent unless asked.
+/// Whether llama.cpp's own log goes to standard error; it is silent by default.
 pub fn set_verbose(verbose: bool) {
     ffi::log::set_verbose(verbose);
 }
@@ -49,11 +51,11 @@ pub fn system_info() -> String {
     ffi::system::info()
 }
 
-/// Decodes greedily with nothing but llama.cpp's calls: the yardstick of `just overhead`. Gives
+/// Decodes greedily with nothing but llama.cpp's calls: the yardstick of `just overhead`. Returns
 /// the tokens and the time from the first of them to the last.
 ///
 /// # Panics
-/// Where a call fails.
+/// If a call fails.
 #[cfg(feature = "bare")]
 pub fn bare_greedy(
     model: &Model,

@@ -76,7 +76,7 @@ pub enum LoadError {
         /// What is wrong.
         reason: String,
     },
-    /// It is a kind of model that does not continue a text.
+    /// It is a kind of model that does not generate text.
     #[error("{}: {kind} models cannot continue a text: choose a decoder", .path.display())]
     Unsupported {
         /// Where.
@@ -104,7 +104,7 @@ impl Model {
     /// Loads a model.
     ///
     /// # Errors
-    /// [`LoadError`] says what is wrong with the file.
+    /// [`LoadError`] tells what is wrong with the file.
     pub fn load(mut options: ModelOptions) -> Result<Self, LoadError> {
         check_file(&options.path)?;
         let path = options.path.clone();
@@ -123,7 +123,7 @@ impl Model {
     /// milliseconds; loading can still fail.
     ///
     /// # Errors
-    /// [`LoadError`] says what is wrong with the file.
+    /// [`LoadError`] tells what is wrong with the file.
     ///
     /// ```
     /// use std::path::Path;
@@ -203,7 +203,7 @@ impl Model {
     }
 }
 
-/// The kind of model this is, where it is one that does not continue a text.
+/// The kind of model this is, if it is one that does not generate text.
 fn unsupported(raw: &RawModel) -> Option<&'static str> {
     let architecture = raw.metadata("general.architecture").unwrap_or_default();
     let causal = raw.metadata(&format!("{architecture}.attention.causal"));

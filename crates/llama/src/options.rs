@@ -50,7 +50,7 @@ impl fmt::Debug for ModelOptions {
     }
 }
 
-/// How many of a model's layers the GPU holds.
+/// How many of a model's layers are on the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuLayers {
     /// All of them.
@@ -75,13 +75,13 @@ pub enum LoadMode {
 /// How an engine runs a model.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Tokens one slot can hold, trunk and tree together; unset, what the model was trained with.
+    /// Tokens that one slot has room for, trunk and tree together; unset, what the model was trained with.
     /// Every slot has this much for itself, however many there are.
     pub context_len: Option<NonZeroU32>,
     /// How many sequences can be cached at once.
     pub slots: NonZeroU32,
     /// Most paths of one slot's tree. With one, each slot has a cache of its own; with more, all
-    /// share one, which costs time where there are many slots.
+    /// share one, which costs time if there are many slots.
     pub paths: NonZeroU32,
     /// Threads for a pass over one token; unset, as many as the machine offers.
     pub threads: Option<NonZeroU32>,
@@ -98,11 +98,12 @@ pub struct EngineOptions {
     pub cache_values: Option<CacheType>,
     /// Whether attention is computed in one fused kernel.
     pub flash_attention: FlashAttention,
-    /// Whether all slots have their cells in one pool: what several paths need, and what lets texts
-    /// with drafts of different lengths share a pass. Cells of their own make rows independent of
-    /// other texts to the last bit. Where nothing is said, a pool for several paths or one slot.
+    /// Whether all slots have their cells in one pool: several paths need that, and it lets
+    /// sequences with drafts of different lengths share a pass. Cells of their own make rows
+    /// independent of other sequences to the last bit. By default, a pool for several paths or one
+    /// slot.
     pub unified: Option<bool>,
-    /// While it holds `true`, a pass stops as soon as it can. Whoever set it clears it.
+    /// While it is `true`, a pass stops as soon as it can. Whoever set it clears it.
     pub interrupt: Option<Arc<AtomicBool>>,
 }
 
@@ -143,7 +144,7 @@ pub enum FlashAttention {
     On,
     /// Never.
     Off,
-    /// Where llama.cpp thinks it pays.
+    /// If llama.cpp thinks it pays.
     Auto,
 }
 
@@ -206,7 +207,7 @@ impl CacheType {
     }
 }
 
-/// A name that is none of those asked for.
+/// An unknown name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} {name:?}: choose one of {choices}")]
 pub struct UnknownName {

@@ -17,20 +17,20 @@ pub enum SetupError {
          ask for fewer slots or paths", .slots * .paths
     )]
     TooManySequences {
-        /// Slots asked for.
+        /// The slots requested.
         slots: usize,
-        /// Paths asked for.
+        /// The paths requested.
         paths: usize,
         /// The most there can be.
         max: usize,
     },
-    /// The model has never seen a text this long.
+    /// The model was trained with a shorter context.
     #[error(
         "a context of {asked} tokens is longer than the {trained} this model was trained with: \
          ask for at most {trained}"
     )]
     ContextTooLong {
-        /// Tokens asked for.
+        /// The tokens requested.
         asked: usize,
         /// Tokens it was trained with.
         trained: usize,
@@ -40,7 +40,7 @@ pub enum SetupError {
         "{slots} slots of {context_len} tokens are too large a cache: ask for fewer or shorter"
     )]
     CacheTooLarge {
-        /// Slots asked for.
+        /// The slots requested.
         slots: usize,
         /// Tokens each.
         context_len: usize,
@@ -48,7 +48,7 @@ pub enum SetupError {
     /// Quantised values are only read by the fused kernel.
     #[error("cached values as {kind} need flash attention: turn it on or cache them as f16")]
     NeedsFlashAttention {
-        /// The format asked for.
+        /// The format requested.
         kind: CacheType,
     },
     /// The memory is recurrent: it cannot be cut, so a tree of several paths cannot be left.
@@ -56,7 +56,7 @@ pub enum SetupError {
         "{paths} paths need a memory that can be cut, and this model's cannot: ask for one path"
     )]
     OnePathOnly {
-        /// Paths asked for.
+        /// The paths requested.
         paths: usize,
     },
     /// llama.cpp could not make the cache.
@@ -73,7 +73,7 @@ pub enum SetupError {
     },
 }
 
-/// How many tokens each slot is to hold.
+/// How many tokens each slot has room for.
 pub(crate) fn context_len(model: &Model, options: &EngineOptions) -> Result<usize, SetupError> {
     let trained = model.context_len();
     let asked = options.context_len.map_or(trained, |len| len.get() as usize);

@@ -87,7 +87,7 @@ impl Tree {
     }
 
     /// How many tokens a path holds, the trunk included.
-    pub(crate) fn held(&self, path: usize) -> usize {
+    pub(crate) fn len_of(&self, path: usize) -> usize {
         self.trunk_len + self.leaves.get(path).map_or(0, |&leaf| self.depth(leaf))
     }
 
@@ -97,10 +97,10 @@ impl Tree {
         self.clear_nodes();
     }
 
-    /// Cuts the cache to what `keep` leaves, and says what that changes for `paths` paths.
+    /// Cuts the cache to what `keep` leaves, and notes what that changes for `paths` paths.
     ///
     /// # Errors
-    /// Where it keeps what is not there; then nothing is cut.
+    /// If it keeps what is not there; then nothing is cut.
     pub(crate) fn cut(
         &mut self,
         keep: Keep,
@@ -152,7 +152,7 @@ impl Tree {
     /// Appends tokens to the trunk.
     ///
     /// # Errors
-    /// Where a tree stands on it.
+    /// If a tree stands on it.
     pub(crate) fn append_trunk(&mut self, len: usize) -> Result<(), String> {
         if len > 0 && !self.nodes.is_empty() {
             return Err(format!(
@@ -164,11 +164,11 @@ impl Tree {
         Ok(())
     }
 
-    /// Appends nodes, and says what the paths taken for them must share with those that were
+    /// Appends nodes, and notes what the paths taken for them must share with those that were
     /// there before.
     ///
     /// # Errors
-    /// Where a parent does not exist or there are more leaves than `paths`.
+    /// If a parent does not exist or there are more leaves than `paths`.
     pub(crate) fn append_nodes(
         &mut self,
         tree: &[Branch],
@@ -243,7 +243,7 @@ impl Tree {
     }
 
     fn remove(&self, path: usize, from: usize, changes: &mut Vec<Change>) {
-        if self.held(path) > from {
+        if self.len_of(path) > from {
             changes.push(Change::Remove { path, from });
         }
     }
@@ -299,7 +299,7 @@ mod tests {
         let mut tree = grown(&[0, 1], 1);
         tree.append_nodes(&branches(&[2, 3]), 1, &mut changes).unwrap();
         assert_eq!(changes, []);
-        assert_eq!((tree.len(), tree.held(0), tree.position(4)), (14, 14, 13));
+        assert_eq!((tree.len(), tree.len_of(0), tree.position(4)), (14, 14, 13));
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
         // The first grows on at the leaf; the second branches off below; the third off the second.
         tree.append_nodes(&branches(&[3, 2, 5]), 3, &mut changes).unwrap();
         assert_eq!(changes, [share(0, 1, 10..12)]);
-        assert_eq!([0, 1, 2].map(|path| tree.held(path)), [14, 14, 10]);
+        assert_eq!([0, 1, 2].map(|path| tree.len_of(path)), [14, 14, 10]);
     }
 
     #[test]
@@ -347,7 +347,7 @@ mod tests {
             [remove(0, 10), remove(1, 13), share(1, 0, 10..13), share(1, 2, 10..13)]
         );
         assert_eq!((tree.trunk_len(), tree.node_count()), (13, 0));
-        assert_eq!([0, 1, 2].map(|path| tree.held(path)), [13, 13, 13]);
+        assert_eq!([0, 1, 2].map(|path| tree.len_of(path)), [13, 13, 13]);
     }
 
     #[test]
@@ -402,7 +402,7 @@ mod tests {
         }
 
         /// The tokens a path holds, by position.
-        fn held(&self, path: usize) -> Vec<usize> {
+        fn len_of(&self, path: usize) -> Vec<usize> {
             let mut held: Vec<_> =
                 self.0.iter().filter(|(_, _, paths)| paths.contains(&path)).collect();
             held.sort_by_key(|(_, position, _)| *position);
@@ -477,7 +477,7 @@ mod tests {
             for path in 0..PATHS {
                 let leaf = tree.leaves.get(path).copied().unwrap_or(0);
                 let expected: Vec<usize> = trunk.iter().copied().chain(way(&nodes, leaf)).collect();
-                assert_eq!(cells.held(path), expected);
+                assert_eq!(cells.len_of(path), expected);
             }
             assert_eq!(cells.0.len(), tree.len(), "cells are freed");
         }

@@ -1,6 +1,6 @@
 //! Text to tokens and tokens to bytes, by the model's own vocabulary.
 //!
-//! The bytes of all tokens are looked up once and kept in one table, because a stream asks for
+//! The bytes of all tokens are looked up once and stored in one table, because a stream needs
 //! them at every token. Chat templates are not applied here.
 
 use std::sync::Arc;

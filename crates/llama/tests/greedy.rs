@@ -7,10 +7,12 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{MODEL, model_path, options};
 use forerun_decode::{
-    ChatOptions, ChatTemplate, Decoder, Drafter, Message, ModelDrafter, Plan, Sampling, Sequence,
-    Slot, Special, Token, Tokenizer, Turn, Verification,
+    ChatOptions, ChatTemplate, Decoder, DraftPolicy, Drafter, DrafterId, Limits, Message,
+    ModelDrafter, Sampling, Sequence, Slot, Special, Token, Tokenizer, Turn,
 };
 use forerun_llama::{LlamaEngine, Model, ModelOptions};
 use forerun_verify::{BlockRule, Philox, Random};
@@ -35,13 +37,13 @@ fn text(
     decoder: &mut Decoder,
     sequence: &mut Sequence,
     prompt: &[Token],
-    plan: Plan,
+    policy: &DraftPolicy,
 ) -> Vec<Token> {
-    let mut chance = Random(Philox::new(1));
-    sequence.plan = plan;
+    let chance = &mut Random(Philox::new(1));
+    let (plan, limits) = (&policy.plan(), Limits::default());
     sequence.begin(prompt.to_vec(), LEN);
     while sequence.wanted() > 0 {
-        decoder.round(&mut [Turn { sequence, chance: &mut chance }]).unwrap();
+        decoder.round(&mut [Turn { sequence, policy, plan, limits, chance }]).unwrap();
     }
     sequence.output()[..LEN].to_vec()
 }
@@ -54,13 +56,13 @@ fn greedy_text_is_the_same_with_and_without_drafts_on_fifty_prompts() {
     let drafters: Vec<Box<dyn Drafter>> = vec![Box::new(drafter)];
     let engine = Box::new(LlamaEngine::new(&target, &options(1, 1)).unwrap());
     let mut decoder = Decoder::new(engine, drafters).unwrap();
-    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
-    let block = Plan::drafted(vec![0], 4, Verification::rule(BlockRule));
+    let mut sequence = Sequence::new(Slot(0), Sampling::greedy());
+    let block = DraftPolicy::drafted(vec![DrafterId(0)], 4, Arc::new(BlockRule));
     let prompts = prompts(&target);
     assert_eq!(prompts.len(), 50);
     for (index, prompt) in prompts.iter().enumerate() {
-        let mut decode = |plan: &Plan| text(&mut decoder, &mut sequence, prompt, plan.clone());
-        let plain = decode(&Plan::plain());
+        let mut decode = |policy: &DraftPolicy| text(&mut decoder, &mut sequence, prompt, policy);
+        let plain = decode(&DraftPolicy::plain());
         assert_eq!(plain, decode(&block), "prompt {index}");
     }
 }

@@ -14,11 +14,12 @@
 mod common;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use common::{MODEL, count, model_path, options, tokens};
 use forerun_decode::{
-    Decoder, Drafter, ModelDrafter, NgramDrafter, Plan, Sampling, Sequence, Slot, Token, Turn,
-    Verification,
+    Decoder, DraftPolicy, Drafter, DrafterId, Limits, ModelDrafter, NgramDrafter, Sampling,
+    Sequence, Slot, Token, Turn,
 };
 use forerun_llama::{LlamaEngine, Model, ModelOptions};
 use forerun_verify::rand_core::Rng as _;
@@ -71,7 +72,7 @@ fn load(name: &str) -> Model {
 }
 
 /// Decodes every prompt equally often; texts in the order of prompts.
-fn texts(plan: &Plan, setting: &str, count: usize, seed: u64) -> Vec<Vec<Text>> {
+fn texts(policy: &DraftPolicy, setting: &str, count: usize, seed: u64) -> Vec<Vec<Text>> {
     let sampling = if setting == COOL { cool() } else { Sampling::unshaped() };
     let prompts = if setting == LOOPS { REPETITIVE } else { PROMPTS };
     let target = load(MODEL);
@@ -80,23 +81,23 @@ fn texts(plan: &Plan, setting: &str, count: usize, seed: u64) -> Vec<Vec<Text>> 
         Box::new(LlamaEngine::new(model, &options).unwrap())
     };
     // Drafter 0 is a model, 1 looks the text's own n-grams up.
-    let (width, guesses) = (plan.width, plan.drafters.len().saturating_sub(1));
+    let (width, fixed_paths) = (policy.width_max, policy.drafters.len().saturating_sub(1));
     let mut drafters: Vec<Box<dyn Drafter>> = Vec::new();
-    if !plan.drafters.is_empty() {
+    if !policy.drafters.is_empty() {
         let draft = load("SmolLM2-pruned-14+13.gguf");
         drafters.push(Box::new(ModelDrafter::new(engine(&draft, width))));
         drafters.push(Box::new(NgramDrafter::default()));
     }
-    let mut decoder = Decoder::new(engine(&target, width + guesses), drafters).unwrap();
+    let mut decoder = Decoder::new(engine(&target, width + fixed_paths), drafters).unwrap();
     let mut sequences: Vec<Sequence> =
-        (0..SLOTS).map(|slot| Sequence::new(Slot(slot), sampling.clone(), plan.clone())).collect();
+        (0..SLOTS).map(|slot| Sequence::new(Slot(slot), sampling.clone())).collect();
     let mut chance = Random(Philox::new(seed));
     let mut sample = Vec::new();
     for prompt in prompts {
         let prompt = tokens(&target, prompt);
         let mut texts = Vec::new();
         while texts.len() < count / PROMPTS.len() {
-            texts.extend(batch(&mut decoder, &mut sequences, &prompt, &mut chance));
+            texts.extend(batch(&mut decoder, &mut sequences, policy, &prompt, &mut chance));
         }
         sample.push(texts);
     }
@@ -107,6 +108,7 @@ fn texts(plan: &Plan, setting: &str, count: usize, seed: u64) -> Vec<Vec<Text>> 
 fn batch(
     decoder: &mut Decoder,
     sequences: &mut [Sequence],
+    policy: &DraftPolicy,
     prompt: &[Token],
     chance: &mut Random<Philox>,
 ) -> Vec<Text> {
@@ -124,7 +126,10 @@ fn batch(
         let mut chances: Vec<_> =
             waiting.iter().map(|_| Random(Philox::new(chance.0.next_u64()))).collect();
         let turns = waiting.into_iter().zip(&mut chances);
-        let mut turns: Vec<_> = turns.map(|(sequence, chance)| Turn { sequence, chance }).collect();
+        let (plan, limits) = (&policy.plan(), Limits::default());
+        let mut turns: Vec<_> = turns
+            .map(|(sequence, chance)| Turn { sequence, policy, plan, limits, chance })
+            .collect();
         decoder.round(&mut turns).unwrap();
     }
     sequences.iter().map(|sequence| sequence.output()[..TEXT_LEN].try_into().unwrap()).collect()
@@ -263,8 +268,8 @@ impl Rule for Gullible {
     }
 }
 
-fn drafted(rule: impl Rule + 'static) -> Plan {
-    Plan::drafted(vec![0], DRAFT_LEN, Verification::rule(rule))
+fn drafted(rule: impl Rule + 'static) -> DraftPolicy {
+    DraftPolicy::drafted(vec![DrafterId(0)], DRAFT_LEN, Arc::new(rule))
 }
 
 fn cool() -> Sampling {
@@ -292,25 +297,25 @@ impl Finding {
     }
 }
 
-/// Compares a plan with plain decoding.
-fn compare(plan: &Plan, setting: &'static str, texts_each: usize) -> Finding {
-    let plain = texts(&Plan::plain(), setting, texts_each, 1);
-    compare_with(&plain, plan, setting, texts_each)
+/// Compares a policy with plain decoding.
+fn compare(policy: &DraftPolicy, setting: &'static str, texts_each: usize) -> Finding {
+    let plain = texts(&DraftPolicy::plain(), setting, texts_each, 1);
+    compare_with(&plain, policy, setting, texts_each)
 }
 
-/// Compares a plan with the first of some plain texts.
+/// Compares a policy with the first of some plain texts.
 fn compare_with(
     plain: &[Vec<Text>],
-    plan: &Plan,
+    policy: &DraftPolicy,
     setting: &'static str,
     texts_each: usize,
 ) -> Finding {
     let of_prompt = |texts: &Vec<Text>| texts[..texts_each / PROMPTS.len()].to_vec();
     let plain: Vec<_> = plain.iter().map(of_prompt).collect();
-    let drafted = texts(plan, setting, texts_each, 2);
+    let drafted = texts(policy, setting, texts_each, 2);
     let beginnings = Beginnings::of(&plain, &drafted);
     let (kinds, chance) = (beginnings.count, beginnings.chance_of_more());
-    let finding = Finding { setting, rule: plan.verification.name(), texts_each, kinds, chance };
+    let finding = Finding { setting, rule: policy.rule.name(), texts_each, kinds, chance };
     eprint!("{}", finding.line());
     finding
 }
@@ -336,9 +341,9 @@ fn pooled_verification_of_two_paths_and_an_n_gram_is_plain_decoding() {
 }
 
 /// Paths of a draft model, and perhaps one of n-grams, judged together.
-fn pooled(width: usize, ngram: bool) -> Plan {
-    let drafters = if ngram { vec![0, 1] } else { vec![0] };
-    Plan::drafted(drafters, DRAFT_LEN, Verification::rule(PooledRule)).wide(width)
+fn pooled(width: usize, ngram: bool) -> DraftPolicy {
+    let drafters = (0..=usize::from(ngram)).map(DrafterId).collect();
+    DraftPolicy::drafted(drafters, DRAFT_LEN, Arc::new(PooledRule)).wide(width)
 }
 
 /// Several paths, written down; `just two-sample-paths` runs it.
@@ -347,11 +352,14 @@ fn pooled(width: usize, ngram: bool) -> Plan {
 fn report_paths() {
     let plans = [(2, false), (3, false), (2, true), (3, true)];
     let compared = |plans: &[(usize, bool)]| -> Vec<(String, Finding)> {
-        let plain = texts(&Plan::plain(), LOOPS, samples(asked()), 1);
+        let plain = texts(&DraftPolicy::plain(), LOOPS, samples(asked()), 1);
         let compare = |(width, ngram): &(usize, bool)| {
             let guess = if *ngram { " and an n-gram" } else { "" };
-            let plan = pooled(*width, *ngram);
-            (format!("{width} paths{guess}"), compare_with(&plain, &plan, LOOPS, samples(asked())))
+            let policy = pooled(*width, *ngram);
+            (
+                format!("{width} paths{guess}"),
+                compare_with(&plain, &policy, LOOPS, samples(asked())),
+            )
         };
         plans.iter().map(compare).collect()
     };
@@ -389,7 +397,7 @@ fn write(name: &str, text: &str) {
 fn report() {
     let asked = asked();
     let both = |setting| {
-        let plain = texts(&Plan::plain(), setting, samples(asked), 1);
+        let plain = texts(&DraftPolicy::plain(), setting, samples(asked), 1);
         let right = compare_with(&plain, &drafted(BlockRule), setting, samples(asked));
         [right, compare_with(&plain, &drafted(NoResidual), setting, samples(asked / 2))]
     };

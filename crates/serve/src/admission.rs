@@ -1,35 +1,35 @@
-//! How many sequences the server takes in: those being decoded and those that wait.
+//! How many sequences the server admits: those being decoded and those that wait.
 //!
-//! Places are shared by all clients, and a client that sends a lot can take all of them. So every API
-//! key has a few of its own beside, and whoever holds a key always gets in. Connections without a key
-//! have none: anybody can open more of them.
+//! All clients share some permits, and a client that sends a lot can take all of them. So every API
+//! key has a few permits of its own beside: whoever holds a key is always admitted. Connections
+//! without a key have none of their own, as anybody can open more of them.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::job::Client;
+use crate::request::Client;
 
-/// The places of a server.
-pub(crate) struct Places {
-    shared: Set,
+/// Admits sequences as long as there are permits.
+pub(crate) struct Admission {
+    shared: Permits,
     /// By key.
-    reserved: Vec<Set>,
+    reserved: Vec<Permits>,
 }
 
-/// Some places, and how many.
-struct Set {
+/// A fixed number of permits.
+struct Permits {
     free: Arc<Semaphore>,
     len: u32,
 }
 
-impl Set {
+impl Permits {
     fn new(len: u32) -> Self {
         Self { free: Arc::new(Semaphore::new(len as usize)), len }
     }
 
-    fn take(&self, wanted: u32) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.free).try_acquire_many_owned(wanted).ok()
+    fn take(&self, count: u32) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.free).try_acquire_many_owned(count).ok()
     }
 
     /// Waits until all are free.
@@ -38,38 +38,39 @@ impl Set {
     }
 }
 
-impl Places {
-    /// So many shared ones, and so many more for each key.
+impl Admission {
+    /// So many permits that all clients share, and so many more for each key.
     pub(crate) fn new(shared: u32, keys: usize, reserved: u32) -> Self {
-        let reserved = (0..keys).map(|_| Set::new(reserved)).collect();
-        Self { shared: Set::new(shared), reserved }
+        let reserved = (0..keys).map(|_| Permits::new(reserved)).collect();
+        Self { shared: Permits::new(shared), reserved }
     }
 
-    /// How many there are that all share.
+    /// The number of permits that all clients share.
     #[cfg(test)]
     pub(crate) fn shared_len(&self) -> u32 {
         self.shared.len
     }
 
-    /// How many there are in all.
+    /// The number of all permits.
     pub(crate) fn len(&self) -> usize {
-        let sets = std::iter::once(&self.shared).chain(&self.reserved);
-        sets.map(|set| set.len as usize).sum()
+        let all = std::iter::once(&self.shared).chain(&self.reserved);
+        all.map(|permits| permits.len as usize).sum()
     }
 
-    /// Places for a request, all of the one or the other kind; nothing if there are too few. A request
-    /// that is larger than the shared ones has all of them.
-    pub(crate) fn take(&self, client: Client, wanted: u32) -> Option<OwnedSemaphorePermit> {
-        self.shared.take(wanted.min(self.shared.len)).or_else(|| match client {
-            Client::Key(key) => self.reserved.get(usize::try_from(key).ok()?)?.take(wanted),
+    /// Returns permits for the sequences of a request, either all shared or all of the key's own;
+    /// `None` if there are too few. A request with more sequences than there are shared permits
+    /// takes all of these.
+    pub(crate) fn admit(&self, client: Client, sequences: u32) -> Option<OwnedSemaphorePermit> {
+        self.shared.take(sequences.min(self.shared.len)).or_else(|| match client {
+            Client::Key(key) => self.reserved.get(usize::try_from(key).ok()?)?.take(sequences),
             _ => None,
         })
     }
 
-    /// Waits until all are free.
+    /// Waits until all permits are free.
     pub(crate) async fn idle(&self) {
-        for set in std::iter::once(&self.shared).chain(&self.reserved) {
-            set.idle().await;
+        for permits in std::iter::once(&self.shared).chain(&self.reserved) {
+            permits.idle().await;
         }
     }
 }
@@ -79,20 +80,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_a_key_gets_in_however_much_others_send() {
-        let places = Places::new(4, 2, 2);
-        assert_eq!(places.len(), 8);
+    fn a_client_with_a_key_is_admitted_however_much_others_send() {
+        let admission = Admission::new(4, 2, 2);
+        assert_eq!(admission.len(), 8);
         let (polite, hostile) = (Client::Key(0), Client::Key(1));
         // A request larger than the queue has all of it; then the hostile client's own are taken.
-        let shared = places.take(hostile, 16);
+        let shared = admission.admit(hostile, 16);
         assert_eq!(shared.as_ref().map(OwnedSemaphorePermit::num_permits), Some(4));
-        let own = places.take(hostile, 2);
-        assert!(own.is_some() && places.take(hostile, 1).is_none());
-        assert!(places.take(Client::Connection(0), 1).is_none());
-        let first = places.take(polite, 1);
-        assert!(first.is_some() && places.take(polite, 1).is_some());
-        assert!(places.take(polite, 2).is_none(), "one of its two is taken");
+        let own = admission.admit(hostile, 2);
+        assert!(own.is_some() && admission.admit(hostile, 1).is_none());
+        assert!(admission.admit(Client::Connection(0), 1).is_none());
+        let first = admission.admit(polite, 1);
+        assert!(first.is_some() && admission.admit(polite, 1).is_some());
+        assert!(admission.admit(polite, 2).is_none(), "one of its two is taken");
         drop((shared, own));
-        assert!(places.take(polite, 4).is_some());
+        assert!(admission.admit(polite, 4).is_some());
     }
 }

@@ -1,9 +1,9 @@
-//! Compiled forms: JSON schemas and grammars are compiled on few threads of their own, within a time,
-//! and kept for the next request that has the same.
+//! Compiled forms: JSON schemas and grammars are compiled on a few threads of their own, within a
+//! time limit, and cached for the next request that has the same.
 //!
 //! The library that compiles cannot be interrupted. So what it is given is limited (by
 //! `forerun-grammar`), few compilations run at once, few wait, and nothing else waits for the threads
-//! that run them: they hold neither the state nor a place in the queue.
+//! that run them: they hold neither the service nor a permit.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use forerun_grammar::{CompiledForm, Form, GrammarEnv, GrammarError, give_way};
 use tokio::sync::oneshot;
 
-use crate::api::error::ApiError;
+use crate::error::RequestError;
 use crate::metrics::Metrics;
 
 /// Most compilations at once; half of the processors if those are fewer.
@@ -26,19 +26,19 @@ const WAITING_MAX: usize = 16;
 /// How long a request waits for its form.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Most compiled forms that are kept, and most bytes of them.
-const KEPT_MAX: usize = 64;
-const KEPT_BYTES_MAX: usize = 64 << 20;
+/// Most compiled forms in the cache, and most bytes of them.
+const CACHED_MAX: usize = 64;
+const CACHED_BYTES_MAX: usize = 64 << 20;
 
-/// Compiles forms, and keeps them.
+/// Compiles forms, and caches them.
 pub(crate) struct Forms {
     shared: Arc<Shared>,
     work: SyncSender<Work>,
 }
 
-/// What the threads share with those who ask.
+/// What the threads share with requests.
 struct Shared {
-    kept: Mutex<Kept>,
+    cache: Mutex<FormCache>,
     metrics: Arc<Metrics>,
 }
 
@@ -66,7 +66,7 @@ impl Forms {
         metrics: Arc<Metrics>,
         compile: impl Fn(&Form) -> Result<CompiledForm, GrammarError> + Clone + Send + 'static,
     ) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared { kept: Mutex::default(), metrics });
+        let shared = Arc::new(Shared { cache: Mutex::default(), metrics });
         let (work, queue) = sync_channel(WAITING_MAX);
         let queue = Arc::new(Mutex::new(queue));
         for _ in 0..threads {
@@ -86,9 +86,9 @@ impl Forms {
         &self,
         form: Form,
         until: Instant,
-    ) -> Result<Arc<CompiledForm>, ApiError> {
+    ) -> Result<Arc<CompiledForm>, RequestError> {
         let key = form.key();
-        let found = self.shared.kept().get(&key);
+        let found = self.shared.cache().get(&key);
         self.shared.metrics.looked_up_form(found.is_some());
         if let Some(found) = found {
             return Ok(found);
@@ -97,25 +97,25 @@ impl Forms {
         let begun = Arc::new(AtomicBool::new(false));
         let work = Work { key, form, begun: Arc::clone(&begun), reply };
         self.work.try_send(work).map_err(|error| match error {
-            TrySendError::Full(_) => ApiError::forms_busy(),
-            TrySendError::Disconnected(_) => ApiError::internal("no thread compiles forms"),
+            TrySendError::Full(_) => RequestError::CompilersBusy,
+            TrySendError::Disconnected(_) => RequestError::Internal("no thread compiles forms"),
         })?;
         let until = until.min(Instant::now() + WAIT_MAX);
         match tokio::time::timeout_at(until.into(), compiled).await {
-            Ok(Ok(compiled)) => compiled.map_err(ApiError::invalid),
-            Ok(Err(_)) => Err(ApiError::internal("compiling the form made the server stumble")),
-            Err(_) if begun.load(Ordering::Relaxed) => Err(ApiError::invalid(format!(
+            Ok(Ok(compiled)) => compiled.map_err(|error| RequestError::Form(error.to_string())),
+            Ok(Err(_)) => Err(RequestError::Internal("compiling the form made the server stumble")),
+            Err(_) if begun.load(Ordering::Relaxed) => Err(RequestError::Form(format!(
                 "the schema or grammar took longer than {} s to compile: make it smaller",
                 WAIT_MAX.as_secs()
             ))),
-            Err(_) => Err(ApiError::forms_busy()),
+            Err(_) => Err(RequestError::CompilersBusy),
         }
     }
 }
 
 impl Shared {
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> std::sync::MutexGuard<'_, FormCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Compiles what comes, until nobody can send any more.
@@ -127,38 +127,38 @@ impl Shared {
         loop {
             let work = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(Work { key, form, begun, reply }) = work else { return };
-            // The client may have left while it waited.
+            // The client may have left in the meantime.
             if reply.is_closed() {
                 continue;
             }
-            // Another request may have brought the same meanwhile.
-            if let Some(kept) = self.kept().get(&key) {
-                let _ = reply.send(Ok(kept));
+            // Another request may have had the same meanwhile.
+            if let Some(cached) = self.cache().get(&key) {
+                let _ = reply.send(Ok(cached));
                 continue;
             }
             begun.store(true, Ordering::Relaxed);
             let started = Instant::now();
             let compiling = std::panic::AssertUnwindSafe(|| compile(&form));
-            // Without a reply, whoever waits is told that something went wrong.
+            // Without a reply, the request fails.
             let Ok(compiled) = std::panic::catch_unwind(compiling) else { continue };
             self.metrics.compiled_form(started.elapsed());
             let compiled = compiled.map(Arc::new);
             if let Ok(compiled) = &compiled {
-                self.kept().insert(key, Arc::clone(compiled));
+                self.cache().insert(key, Arc::clone(compiled));
             }
             let _ = reply.send(compiled);
         }
     }
 }
 
-/// Compiled forms by key, the one used last at the end.
+/// Compiled forms by key, the most recently used last.
 #[derive(Default)]
-struct Kept {
+struct FormCache {
     forms: Vec<(String, Arc<CompiledForm>)>,
     bytes: usize,
 }
 
-impl Kept {
+impl FormCache {
     fn get(&mut self, key: &str) -> Option<Arc<CompiledForm>> {
         let at = self.forms.iter().position(|(own, _)| own == key)?;
         let found = self.forms.remove(at);
@@ -167,14 +167,14 @@ impl Kept {
         Some(form)
     }
 
-    /// Keeps it, and drops the ones that were not used for longest if there is no room.
+    /// Adds a form, and drops the least recently used ones if there is no room.
     fn insert(&mut self, key: String, form: Arc<CompiledForm>) {
-        if self.get(&key).is_some() || size(&key, &form) > KEPT_BYTES_MAX {
+        if self.get(&key).is_some() || size(&key, &form) > CACHED_BYTES_MAX {
             return;
         }
         self.bytes += size(&key, &form);
         self.forms.push((key, form));
-        while self.forms.len() > KEPT_MAX || self.bytes > KEPT_BYTES_MAX {
+        while self.forms.len() > CACHED_MAX || self.bytes > CACHED_BYTES_MAX {
             let (key, form) = self.forms.remove(0);
             self.bytes -= size(&key, &form);
         }
@@ -193,7 +193,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::worker::tests::Letters;
+    use crate::fixtures::Letters;
 
     fn regex(text: impl ToString) -> Form {
         Form::Regex(text.to_string())
@@ -203,7 +203,8 @@ mod tests {
         Instant::now() + Duration::from_secs(60)
     }
 
-    /// Forms whose compilation waits for a word each, and says when it begins; and how many were.
+    /// Forms whose compilation reports that it begins and waits at a gate; and how many were
+    /// compiled.
     fn slow(threads: usize) -> (Forms, mpsc::Sender<()>, Receiver<Form>, Arc<AtomicUsize>) {
         let env = GrammarEnv::new(&Letters).unwrap();
         let (go, gate) = mpsc::channel();
@@ -229,7 +230,7 @@ mod tests {
     #[tokio::test]
     async fn the_same_form_is_compiled_once() {
         let (forms, go, begun, count) = slow(1);
-        // They are asked for in this order, and both before anything is compiled.
+        // Both are requested before anything is compiled.
         let (one, other, ()) =
             tokio::join!(forms.get(regex("a+"), later()), forms.get(regex("a+"), later()), async {
                 begun.recv().unwrap();
@@ -244,19 +245,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_any_more_is_not_compiled() {
+    async fn a_form_that_nobody_waits_for_is_not_compiled() {
         let (forms, go, begun, count) = slow(1);
         let forms = Arc::new(forms);
-        let ask = |text: &'static str| {
+        let request = |text: &'static str| {
             let forms = Arc::clone(&forms);
             tokio::spawn(async move { forms.get(regex(text), later()).await.is_ok() })
         };
-        let first = ask("a");
+        let first = request("a");
         tokio::task::yield_now().await;
         assert_eq!(begun.recv().unwrap(), regex("a"));
-        let left = ask("b");
+        let left = request("b");
         tokio::task::yield_now().await;
-        let last = ask("c");
+        let last = request("c");
         tokio::task::yield_now().await;
         left.abort();
         assert!(left.await.is_err());
@@ -267,15 +268,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn beyond_the_queue_and_the_time_it_says_so() {
+    async fn a_full_queue_and_a_compilation_that_takes_too_long_are_reported() {
         let (forms, go, begun, _) = slow(1);
         let forms = Arc::new(forms);
-        let mut asked = Vec::new();
+        let mut waiting = Vec::new();
         for count in 0..WAITING_MAX + 2 {
             let forms = Arc::clone(&forms);
-            asked.push(tokio::spawn(async move {
-                let refused = forms.get(regex(format!("a{{{}}}", count + 1)), later()).await;
-                refused.err().unwrap().body_only().error
+            waiting.push(tokio::spawn(async move {
+                forms.get(regex(format!("a{{{}}}", count + 1)), later()).await.err().unwrap()
             }));
             tokio::task::yield_now().await;
             if count == 0 {
@@ -283,14 +283,16 @@ mod tests {
             }
         }
         let before = tokio::time::Instant::now();
-        let too_many = asked.pop().unwrap().await.unwrap();
-        assert_eq!(too_many.code, Some("busy"), "{}", too_many.message);
+        assert_eq!(waiting.pop().unwrap().await.unwrap(), RequestError::CompilersBusy);
         assert_eq!(before.elapsed(), Duration::ZERO, "it did not wait");
         // Time passes once all wait.
-        let own = asked.remove(0).await.unwrap();
-        assert!(own.message.contains("longer than 10 s"), "{}", own.message);
-        for waited in asked {
-            assert_eq!(waited.await.unwrap().code, Some("busy"));
+        let begun = waiting.remove(0).await.unwrap();
+        assert!(
+            matches!(&begun, RequestError::Form(it) if it.contains("longer than 10 s")),
+            "{begun}"
+        );
+        for waited in waiting {
+            assert_eq!(waited.await.unwrap(), RequestError::CompilersBusy);
         }
         drop(go);
     }
@@ -304,29 +306,29 @@ mod tests {
             env.compile(form)
         });
         let forms = forms.unwrap();
-        let failed = forms.get(regex("b"), later()).await.err().unwrap().body_only().error;
-        assert!(failed.message.contains("stumble"), "{}", failed.message);
+        let failed = forms.get(regex("b"), later()).await.err().unwrap();
+        assert!(failed.to_string().contains("stumble"), "{failed}");
         assert!(forms.get(regex("a"), later()).await.is_ok(), "the thread goes on");
     }
 
     #[test]
-    fn what_was_used_of_late_is_kept() {
+    fn the_most_recently_used_forms_stay_cached() {
         let env = GrammarEnv::new(&Letters).unwrap();
         let form = |text: &str| Arc::new(env.compile(&regex(text)).unwrap());
-        let mut kept = Kept::default();
-        for count in 0..KEPT_MAX {
-            kept.insert(count.to_string(), form("a"));
+        let mut cache = FormCache::default();
+        for count in 0..CACHED_MAX {
+            cache.insert(count.to_string(), form("a"));
         }
-        assert!(kept.get("0").is_some());
-        kept.insert("new".to_owned(), form("a"));
-        assert!(kept.get("0").is_some() && kept.get("1").is_none() && kept.get("2").is_some());
-        assert_eq!(kept.forms.len(), KEPT_MAX);
-        // A key counts too, and one that would leave room for nothing else is not kept.
-        kept.insert("x".repeat(KEPT_BYTES_MAX - size("", &form("a"))), form("a"));
-        assert_eq!((kept.forms.len(), kept.bytes), (1, KEPT_BYTES_MAX));
-        kept.insert("x".repeat(KEPT_BYTES_MAX), form("a"));
-        assert_eq!(kept.forms.len(), 1);
-        let sum: usize = kept.forms.iter().map(|(key, form)| size(key, form)).sum();
-        assert_eq!(kept.bytes, sum);
+        assert!(cache.get("0").is_some());
+        cache.insert("new".to_owned(), form("a"));
+        assert!(cache.get("0").is_some() && cache.get("1").is_none() && cache.get("2").is_some());
+        assert_eq!(cache.forms.len(), CACHED_MAX);
+        // A key counts too, and a form larger than the cache is not cached.
+        cache.insert("x".repeat(CACHED_BYTES_MAX - size("", &form("a"))), form("a"));
+        assert_eq!((cache.forms.len(), cache.bytes), (1, CACHED_BYTES_MAX));
+        cache.insert("x".repeat(CACHED_BYTES_MAX), form("a"));
+        assert_eq!(cache.forms.len(), 1);
+        let sum: usize = cache.forms.iter().map(|(key, form)| size(key, form)).sum();
+        assert_eq!(cache.bytes, sum);
     }
 }

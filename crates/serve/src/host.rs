@@ -1,28 +1,26 @@
-//! Texts of tokens for those who bring a front of their own: the engine's thread without HTTP.
+//! Token sequences for front ends other than HTTP, which bring their own protocol and tokenization.
 
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use forerun_decode::{Finish, TokenLogprob};
+use forerun_decode::{Finish, Token, TokenLogprob};
 use forerun_grammar::Form;
 
-use crate::api::answer::token_ids;
-use crate::api::error::ApiError;
-use crate::api::types::{Common, Shape};
-use crate::ask::Wanted;
-use crate::job::Client;
-use crate::serve::{ServeError, start};
-use crate::state::{Engine, ServeConfig, State};
-use crate::texts::Texts;
+use crate::config::{Engine, HostConfig};
+use crate::error::{RequestError, ServeError};
+use crate::prepare::{RequestParameters, SamplingParameters};
+use crate::request::Client;
+use crate::response::ResponseStream;
+use crate::service::Service;
 use crate::worker::CacheWatch;
 
-/// A text that is wanted. What is not said is as the engine has it.
+/// A request for one sequence. What is `None` has the engine's default.
 #[derive(Debug, Clone, Default)]
 pub struct TokenRequest {
-    /// The tokens it continues. They may be a prompt and the beginning of its answer: with a seed and
-    /// the coupled rule, which a seed means here, the rest is what it would have been.
+    /// The prompt. It may end with the beginning of an output: with a seed, which chooses the coupled
+    /// rule, the rest is what it would have been.
     pub prompt: Vec<u32>,
-    /// Most tokens of it.
+    /// Most tokens of the output.
     pub max_tokens: Option<u32>,
     /// Divides the logits; 0 takes the likeliest token.
     pub temperature: Option<f32>,
@@ -30,198 +28,195 @@ pub struct TokenRequest {
     pub top_p: Option<f32>,
     /// Keeps this many of the likeliest tokens; 0 or -1 keeps all.
     pub top_k: Option<i32>,
-    /// Keeps tokens at least this share as probable as the likeliest.
+    /// Keeps tokens at least this many times as probable as the likeliest.
     pub min_p: Option<f32>,
-    /// Taken off the logit of a token that was said.
+    /// Subtracted from the logit of a token that occurred before.
     pub presence_penalty: Option<f32>,
-    /// Taken off once for each time it was said.
+    /// Subtracted once for each time the token occurred before.
     pub frequency_penalty: Option<f32>,
-    /// Divides the logit of a token that was said.
+    /// Divides the logit of a token that occurred before.
     pub repeat_penalty: Option<f32>,
-    /// Fixes the text.
+    /// Determines the output.
     pub seed: Option<i64>,
     /// Whether end tokens are forbidden.
     pub ignore_eos: bool,
-    /// Of how many of the likeliest tokens log-probabilities are wanted beside each.
+    /// Whether to return log-probabilities, and of how many of the likeliest tokens beside.
     pub logprobs: Option<u32>,
-    /// What it is held to.
+    /// What the output is constrained to.
     pub form: Option<Form>,
 }
 
-/// What a round brought.
+impl TokenRequest {
+    fn into_parameters(self) -> RequestParameters {
+        let prompt = self.prompt.into_iter().map(Token).collect();
+        RequestParameters {
+            max_tokens: self.max_tokens,
+            logprobs: self.logprobs,
+            form: self.form,
+            seed: self.seed,
+            sampling: SamplingParameters {
+                temperature: self.temperature,
+                top_p: self.top_p,
+                top_k: self.top_k,
+                min_p: self.min_p,
+                presence_penalty: self.presence_penalty,
+                frequency_penalty: self.frequency_penalty,
+                repeat_penalty: self.repeat_penalty,
+                ignore_eos: self.ignore_eos,
+                ..SamplingParameters::default()
+            },
+            ..RequestParameters::new(prompt)
+        }
+    }
+}
+
+/// The tokens that a round committed.
 #[derive(Debug, Clone)]
 pub struct TokenChunk {
-    /// Its tokens, an end token included.
+    /// The tokens, an end token included.
     pub tokens: Vec<u32>,
-    /// Their log-probabilities, where they are wanted.
+    /// Their log-probabilities, if the request wants them.
     pub logprobs: Vec<TokenLogprob>,
-    /// Why the text ended, where it did.
+    /// Why the sequence finished, once it has.
     pub finish: Option<Finish>,
 }
 
-/// Why a text is not made, or no further.
+/// Why a request is rejected or fails.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct HostError {
     /// What is wrong, and what to do.
     pub message: String,
-    /// Whether the request is at fault; otherwise it may be made again.
+    /// Whether the request is at fault; otherwise it may be sent again.
     pub of_request: bool,
 }
 
-impl From<ApiError> for HostError {
-    fn from(error: ApiError) -> Self {
-        let of_request = error.is_of_request();
-        Self { message: error.body_only().error.message, of_request }
+impl From<RequestError> for HostError {
+    fn from(error: RequestError) -> Self {
+        Self { message: error.to_string(), of_request: error.is_of_request() }
     }
 }
 
 /// How busy a host is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HostLoad {
-    /// Texts being made.
+    /// Sequences being decoded.
     pub running: usize,
-    /// Texts that wait.
+    /// Sequences that wait.
     pub waiting: usize,
-    /// Tokens of the cache in use, of how many.
-    pub held: usize,
-    /// All that it holds.
-    pub room: usize,
-    /// Share of prompt tokens that were cached.
+    /// Tokens of the KV cache that these sequences use.
+    pub cache_used_len: usize,
+    /// Tokens that the KV cache holds.
+    pub cache_len: usize,
+    /// Share of prompt tokens that were in the prefix cache.
     pub hit_rate: f64,
 }
 
 impl HostLoad {
-    /// Texts that were begun or are to be.
+    /// Sequences that have not ended.
     pub fn unfinished(&self) -> usize {
         self.running + self.waiting
     }
 }
 
-/// An engine on a thread of its own, which ends with the host and its last text.
+/// An engine on a thread of its own, which ends with the host and its last sequence.
 pub struct Host {
-    state: State,
+    service: Service,
     thread: JoinHandle<()>,
 }
 
 impl Host {
-    /// Starts the thread. The watch is told what the cache holds.
+    /// Starts the thread. The watch is told what the KV cache holds.
     ///
     /// # Errors
-    /// Where the vocabulary cannot be used for grammars, or there is no thread to be had.
+    /// If the vocabulary cannot be used for grammars, or a thread cannot be started.
     pub fn start(
         engine: Engine,
-        config: ServeConfig,
+        config: HostConfig,
         watch: Option<Box<dyn CacheWatch>>,
     ) -> Result<Self, ServeError> {
-        let (state, thread) = start(engine, config, watch)?;
-        Ok(Self { state, thread })
+        let (service, thread) = Service::start(engine, config, 0, watch)?;
+        Ok(Self { service, thread })
     }
 
-    /// Begins a text. Dropping the stream ends it.
+    /// Begins a sequence. Dropping the stream cancels it.
     ///
     /// # Errors
-    /// Where it cannot be honoured, or the queue is full.
+    /// If a parameter is not supported, or the queue is full.
     pub async fn begin(&self, request: TokenRequest) -> Result<TokenStream, HostError> {
-        let place = self.state.place(Client::Host, 1, 1)?;
-        let TokenRequest { prompt, max_tokens, logprobs, form, .. } = &request;
-        let tokens = prompt.iter().copied().map(forerun_decode::Token).collect();
-        let wanted = Wanted {
-            prompts: vec![tokens],
-            len_max: *max_tokens,
-            logprobs: *logprobs,
-            form: form.clone(),
-        };
-        let asked = self.state.ask(place, common(&request), wanted)?;
-        Ok(TokenStream { texts: Texts::begin(&self.state, asked).await? })
+        let admitted = self.service.admit(Client::Host, 1, 1)?;
+        let request = self.service.prepare(admitted, request.into_parameters())?;
+        Ok(TokenStream { response: ResponseStream::begin(&self.service, request).await? })
     }
 
     /// How busy it is.
     pub fn load(&self) -> HostLoad {
-        let levels = self.state.metrics.levels();
+        let levels = self.service.metrics.levels();
         let count = |level: i64| usize::try_from(level).unwrap_or(0);
         HostLoad {
             running: count(levels.running),
             waiting: count(levels.waiting),
-            held: count(levels.held),
-            room: self.state.slot_count * self.state.context_len,
+            cache_used_len: count(levels.held),
+            cache_len: self.service.slot_count * self.service.context_len,
             hit_rate: levels.hit_rate,
         }
     }
 
-    /// The metrics, as Prometheus reads them.
+    /// The metrics, in Prometheus' text format.
     pub fn metrics(&self) -> String {
-        self.state.metrics.text()
+        self.service.metrics.text()
     }
 
-    /// Breaks off its texts and waits until the engine is released.
+    /// Ends all sequences and waits until the engine is released.
     pub fn stop(self) {
-        let Self { state, thread } = self;
-        state.abort.store(true, Ordering::Relaxed);
-        // The thread ends once nobody can send it a job.
-        drop(state);
+        let Self { service, thread } = self;
+        service.abort.store(true, Ordering::Relaxed);
+        // The thread ends once nobody can send it a sequence.
+        drop(service);
         if thread.join().is_err() {
             tracing::error!("the engine's thread panicked");
         }
     }
 
-    /// Tokens of context a text has, and texts that are made at once.
-    pub fn room(&self) -> (usize, usize) {
-        (self.state.context_len, self.state.slot_count)
+    /// Tokens of context of a sequence.
+    pub fn context_len(&self) -> usize {
+        self.service.context_len
+    }
+
+    /// Sequences that are decoded in one batch.
+    pub fn slot_count(&self) -> usize {
+        self.service.slot_count
     }
 }
 
-/// A text as it comes.
+/// A sequence as it is decoded.
 pub struct TokenStream {
-    texts: Texts,
+    response: ResponseStream,
 }
 
 impl TokenStream {
-    /// What comes next; `None` once it has ended.
+    /// Returns the tokens of the next round, and `None` once the sequence has finished.
     pub async fn next(&mut self) -> Option<Result<TokenChunk, HostError>> {
-        let progress = match self.texts.next().await? {
+        let progress = match self.response.next().await? {
             Ok(progress) => progress,
             Err(error) => return Some(Err(error.into())),
         };
-        let tokens = token_ids(&progress.pieces);
+        let tokens = progress.pieces.iter().map(|piece| piece.token.0).collect();
         let logprobs = progress.pieces.into_iter().filter_map(|piece| piece.logprob).collect();
         Some(Ok(TokenChunk { tokens, logprobs, finish: progress.finish }))
     }
 }
 
-/// What all requests have in common, of this one.
-fn common(request: &TokenRequest) -> Common {
-    Common {
-        n: 1,
-        stream: true,
-        seed: request.seed,
-        shape: Shape {
-            temperature: request.temperature,
-            top_p: request.top_p,
-            top_k: request.top_k,
-            min_p: request.min_p,
-            presence_penalty: request.presence_penalty,
-            frequency_penalty: request.frequency_penalty,
-            repeat_penalty: request.repeat_penalty,
-            ignore_eos: request.ignore_eos,
-            ..Shape::default()
-        },
-        ..Common::default()
-    }
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
-    use std::sync::{Arc, mpsc};
-    use std::time::Duration;
+    use std::sync::mpsc;
 
-    use forerun_decode::{Decoder, ModelDrafter, Sampling, Slot, Token};
+    use forerun_decode::Slot;
 
     use super::*;
-    use crate::state::{DraftDefaults, DrafterInfo, ModelInfo};
-    use crate::worker::tests::{Letters, toy};
+    use crate::fixtures::{config, engine};
 
     /// Says what slots hold.
     struct Heard(mpsc::Sender<(Slot, usize)>);
@@ -232,57 +227,11 @@ pub(crate) mod tests {
         }
     }
 
-    /// A toy.
-    pub(crate) fn engine() -> Engine {
-        let drafter = Box::new(ModelDrafter::new(toy(2, 1)));
-        Engine {
-            decoder: Decoder::new(toy(1, 1), vec![drafter]).unwrap(),
-            controller: None,
-            tokenizer: Arc::new(Letters),
-            template: None,
-            template_source: String::new(),
-            sampling: Sampling::unshaped(),
-            drafts: DraftDefaults {
-                drafters: vec![DrafterInfo { name: "draft-model", is_model: true }],
-                length: 3,
-                width: 1,
-                may_stop: false,
-                adaptive: false,
-                rule: None,
-            },
-            model: ModelInfo {
-                names: vec!["toy".to_owned()],
-                file: String::new(),
-                description: String::new(),
-                parameters: 0,
-                size: 0,
-                trained_len: 512,
-            },
-        }
-    }
-
-    /// So many sequences may wait.
-    pub(crate) fn config(queue_max: usize) -> ServeConfig {
-        ServeConfig {
-            api_keys: Vec::new(),
-            allowed_hosts: Vec::new(),
-            queue_max,
-            timeout: Duration::from_secs(60),
-            read_timeout: Duration::from_secs(1),
-            write_timeout: Duration::from_secs(30),
-            connections_max: 1,
-            body_max: 0,
-            grace: Duration::ZERO,
-            log_prompts: false,
-            parse_special: false,
-        }
-    }
-
     fn host(watch: Option<Box<dyn CacheWatch>>) -> Host {
         Host::start(engine(), config(4), watch).unwrap()
     }
 
-    fn wanted(prompt: Vec<u32>, max_tokens: u32) -> TokenRequest {
+    fn request(prompt: Vec<u32>, max_tokens: u32) -> TokenRequest {
         TokenRequest {
             prompt,
             max_tokens: Some(max_tokens),
@@ -303,13 +252,13 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_longer_prompt_with_the_same_seed_goes_on_as_the_text_would_have() {
+    async fn a_longer_prompt_with_the_same_seed_continues_as_the_sequence_would_have() {
         let (one, other) = (host(None), host(None));
-        let (whole, chunks) = tokens(&one, wanted(vec![0, 1, 2], 40)).await;
+        let (whole, chunks) = tokens(&one, request(vec![0, 1, 2], 40)).await;
         assert!(whole.len() == 40 && chunks < 40, "several tokens a chunk: {chunks}");
         for cut in [1, 7, 39] {
             let prompt = [&[0, 1, 2], &whole[..cut]].concat();
-            let rest = tokens(&other, wanted(prompt, 40 - u32::try_from(cut).unwrap())).await.0;
+            let rest = tokens(&other, request(prompt, 40 - u32::try_from(cut).unwrap())).await.0;
             assert_eq!(rest, whole[cut..], "after {cut}");
         }
         one.stop();
@@ -317,19 +266,19 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_cache_holds_is_told() {
+    async fn a_watch_is_told_what_the_cache_holds() {
         let (sender, heard) = mpsc::channel();
         let host = host(Some(Box::new(Heard(sender))));
-        tokens(&host, wanted(vec![0, 1, 2, 3], 20)).await;
+        tokens(&host, request(vec![0, 1, 2, 3], 20)).await;
         let lens: Vec<usize> = heard.try_iter().map(|(_, len)| len).collect();
         assert!(lens.iter().max() >= Some(&20) && lens.is_sorted(), "{lens:?}");
         host.stop();
     }
 
     #[tokio::test]
-    async fn what_cannot_be_honoured_is_refused_and_whose_fault_it_is_said() {
+    async fn errors_say_whether_the_request_is_at_fault() {
         let host = host(None);
-        for request in [wanted(vec![], 4), wanted(vec![99], 4)] {
+        for request in [request(vec![], 4), request(vec![99], 4)] {
             let refused = host.begin(request).await.err().unwrap();
             assert!(refused.of_request, "{refused}");
         }
@@ -337,28 +286,29 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_without_a_place_compiles_nothing() {
+    async fn a_request_that_is_not_admitted_compiles_nothing() {
         let host = Host::start(engine(), config(0), None).unwrap();
-        let held = host.state.place(Client::Host, host.state.places.shared_len(), 1).unwrap();
+        let all = host.service.admission.shared_len();
+        let others = host.service.admit(Client::Host, all, 1).unwrap();
         let form = Some(Form::Regex("a+".to_owned()));
-        let request = TokenRequest { form, ..wanted(vec![0, 1], 4) };
+        let request = TokenRequest { form, ..request(vec![0, 1], 4) };
         let refused = host.begin(request.clone()).await.err().unwrap();
         assert!(!refused.of_request && refused.message.contains("queue"), "{refused}");
         let compiled = "forerun:grammar_cache_queries_total{model_name=\"toy\"}";
         assert!(host.metrics().contains(&format!("{compiled} 0")));
-        drop(held);
+        drop(others);
         assert!(host.begin(request).await.is_ok());
         assert!(host.metrics().contains(&format!("{compiled} 1")));
         host.stop();
     }
 
     #[tokio::test]
-    async fn a_form_is_held_to_and_refused_by_its_reason() {
+    async fn output_is_constrained_to_the_form_and_a_wrong_form_is_rejected_by_its_reason() {
         let host = host(None);
         let form = |text: &str| Some(Form::Regex(text.to_owned()));
-        let request = TokenRequest { form: form("a+"), ..wanted(vec![1, 2], 6) };
-        let (said, _) = tokens(&host, request.clone()).await;
-        assert!(said.len() == 6 && said.iter().all(|token| *token == said[0]), "{said:?}");
+        let request = TokenRequest { form: form("a+"), ..request(vec![1, 2], 6) };
+        let (output, _) = tokens(&host, request.clone()).await;
+        assert!(output.len() == 6 && output.iter().all(|it| *it == output[0]), "{output:?}");
         let refused = host.begin(TokenRequest { form: form("[a"), ..request }).await.err().unwrap();
         assert!(refused.of_request && refused.message.contains("unclosed"), "{refused}");
         host.stop();

@@ -1,41 +1,54 @@
 //! An OpenAI-compatible server over the round of speculative decoding.
 //!
-//! One thread owns the engine (`worker`): texts join and leave between rounds,
-//! and a round serves all of them in shared passes. Connections are tokio's: a request is read and
-//! checked (`api`), turned into jobs where every default is decided (`ask`), and put into a bounded
-//! queue; what the engine's thread gives comes back over a bounded channel.
+//! One thread owns the engine (`worker`): sequences join and leave between rounds, and a round serves
+//! all of them in shared passes. The layers, from the bottom:
 //!
-//! Nothing here knows llama.cpp: an [`Engine`] is handed in whole. A [`Server`] speaks HTTP; a [`Host`] is
-//! the same engine's thread for a front of another kind.
+//! 1. `request`, `event`, `error`: a prepared request with its sequences, what the engine's thread
+//!    reports of them, and what can go wrong.
+//! 2. `worker`, `queue`, `slots`, `admission`, `forms`, `metrics`: scheduling and decoding.
+//! 3. `service`, `prepare`, `response`: admits a request, decides its defaults, follows its sequences.
+//! 4. [`Host`]: the same for front ends other than HTTP. `api`: HTTP, JSON and status codes.
+//! 5. [`Server`]: listens, serves, and stops.
+//!
+//! Nothing here knows llama.cpp: an [`Engine`] is handed in whole.
 
 mod admission;
 mod api;
-mod ask;
+mod blocking;
+mod config;
+mod error;
+mod event;
+#[cfg(test)]
+mod fixtures;
 mod forms;
 mod host;
-mod job;
 mod metrics;
+mod prepare;
 mod queue;
-mod resume;
+mod request;
+mod response;
 mod serve;
+mod service;
 mod slots;
 mod socket;
-mod state;
-mod texts;
 mod worker;
 
+pub use config::{DraftDefaults, Engine, HostConfig, ModelInfo, ServeConfig};
+pub use error::ServeError;
 pub use host::{Host, HostError, HostLoad, TokenChunk, TokenRequest, TokenStream};
-pub use serve::{ServeError, Server};
-pub use state::{DraftDefaults, DrafterInfo, Engine, ModelInfo, ServeConfig};
+pub use serve::Server;
 pub use worker::CacheWatch;
 
-/// What the clock says.
-#[expect(clippy::disallowed_methods, reason = "answers are dated, and templates may ask")]
+/// The current time.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "responses are dated, and templates may use the date"
+)]
 fn now() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }
 
-/// A number nobody can foresee.
+/// An unpredictable number.
 fn random() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _};
     std::hash::RandomState::new().build_hasher().finish()

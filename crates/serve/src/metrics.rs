@@ -1,5 +1,4 @@
-//! What gateways and dashboards see. Names are vLLM's where it has them; our own begin with
-//! `forerun:`.
+//! Every exported metric, once. Names are vLLM's if it has the metric; our own begin with `forerun:`.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -13,10 +12,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::job::Tally;
+use crate::event::{SequenceStats, finish_reason};
 
-/// Tokens that gateways count as one where they compare beginnings of prompts; ours are compared token
-/// by token.
+/// The block size gateways assume when they compare prefixes. Ours are compared token by token.
 const BLOCK: usize = 16;
 
 /// How fast the measured speed-up forgets: some fifty rounds count.
@@ -55,7 +53,7 @@ pub(crate) enum Skipped {
     NothingToSay,
     /// A drafter failed.
     DrafterFailed,
-    /// The text is at its end.
+    /// The sequence is at its end.
     NoRoom,
     /// The masks of its constraint take too long.
     SlowMasks,
@@ -125,9 +123,9 @@ struct Recent {
 /// What a gateway balances by.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Levels {
-    /// Texts being made.
+    /// Sequences being decoded.
     pub(crate) running: i64,
-    /// Texts that wait.
+    /// Sequences that wait.
     pub(crate) waiting: i64,
     /// Tokens of them in the cache, and the share of it they take.
     pub(crate) held: i64,
@@ -139,7 +137,7 @@ pub(crate) struct Levels {
 }
 
 impl Metrics {
-    /// Of a server with this model and room for so many tokens in its cache.
+    /// The metrics of a server with this model, whose KV cache holds so many tokens.
     pub(crate) fn new(model: &str, room: usize) -> Self {
         let latencies = || {
             Histogram::new([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0])
@@ -192,9 +190,13 @@ impl Metrics {
 
     fn register_requests(&mut self) {
         let Self { registry: all, .. } = self;
-        all.register("vllm:num_requests_running", "Texts being made", self.running.clone());
-        all.register("vllm:num_requests_waiting", "Requests in the queue", self.waiting.clone());
-        all.register("vllm:kv_cache_usage_perc", "How full the cache is, of 1", self.cache.clone());
+        all.register("vllm:num_requests_running", "Sequences being decoded", self.running.clone());
+        all.register("vllm:num_requests_waiting", "Sequences in the queue", self.waiting.clone());
+        all.register(
+            "vllm:kv_cache_usage_perc",
+            "Share of the KV cache in use, of 1",
+            self.cache.clone(),
+        );
         all.register(
             "vllm:time_to_first_token_seconds",
             "From a request to its first token",
@@ -214,17 +216,17 @@ impl Metrics {
         all.register("vllm:prompt_tokens", "Prompt tokens", self.prompt_tokens.clone());
         all.register(
             "vllm:prefix_cache_queries",
-            "Prompt tokens looked up in the cache",
+            "Prompt tokens looked up in the prefix cache",
             self.cache_queries.clone(),
         );
-        all.register("vllm:prefix_cache_hits", "Those that were there", self.cache_hits.clone());
-        all.register("vllm:generation_tokens", "Tokens made", self.generation_tokens.clone());
+        all.register("vllm:prefix_cache_hits", "Those that were found", self.cache_hits.clone());
+        all.register("vllm:generation_tokens", "Tokens decoded", self.generation_tokens.clone());
         all.register(
             "vllm:num_preemptions",
-            "Sequences that gave their slot up to another client's",
+            "Sequences that gave up their slot to another client's",
             self.preemptions.clone(),
         );
-        all.register("vllm:request_success", "Requests that ended well", self.success.clone());
+        all.register("vllm:request_success", "Requests that finished", self.success.clone());
         all.register("forerun:requests_failed", "Requests that did not", self.failed.clone());
         all.register(
             "forerun:requests_refused",
@@ -236,7 +238,7 @@ impl Metrics {
             "Schemas and grammars looked up among those compiled",
             self.form_queries.clone(),
         );
-        all.register("forerun:grammar_cache_hits", "Those that were there", self.form_hits.clone());
+        all.register("forerun:grammar_cache_hits", "Those that were found", self.form_hits.clone());
         all.register(
             "forerun:grammar_compilation_seconds",
             "Time to compile a schema or grammar",
@@ -254,7 +256,7 @@ impl Metrics {
         );
         all.register(
             "vllm:spec_decode_num_accepted_tokens",
-            "Drafted tokens accepted",
+            "Draft tokens accepted",
             self.accepted_tokens.clone(),
         );
         all.register(
@@ -269,7 +271,7 @@ impl Metrics {
         );
         all.register(
             "forerun:draft_skipped_rounds",
-            "Rounds of a text in which nothing was drafted, by reason",
+            "Rounds of a sequence in which nothing was drafted, by reason",
             self.skipped.clone(),
         );
         all.register(
@@ -287,17 +289,17 @@ impl Metrics {
         text
     }
 
-    /// A request was put into the queue.
+    /// A sequence was put into the queue.
     pub(crate) fn queued(&self) {
         self.waiting.inc();
     }
 
-    /// A request left it.
+    /// A sequence left it.
     pub(crate) fn left_queue(&self) {
         self.waiting.dec();
     }
 
-    /// A text gave its slot up and waits for another.
+    /// A sequence was preempted and waits for a slot.
     pub(crate) fn preempted(&self) {
         self.preemptions.inc();
         self.queued();
@@ -319,7 +321,8 @@ impl Metrics {
         self.form_seconds.observe(took.as_secs_f64());
     }
 
-    /// How many texts are being made, and how many tokens of the cache they hold, of how many.
+    /// How many sequences are being decoded, and how many tokens of the KV cache they use, of how
+    /// many.
     pub(crate) fn show(&self, running: usize, (held, room): (usize, usize)) {
         let level = |count| i64::try_from(count).unwrap_or(i64::MAX);
         self.running.set(level(running));
@@ -327,14 +330,14 @@ impl Metrics {
         self.cache.set(held as f64 / room as f64);
     }
 
-    /// A prompt began, of which so much was cached.
+    /// A prompt of this many tokens was begun, so many of which were cached.
     pub(crate) fn prompt(&self, len: usize, cached: usize) {
         self.prompt_tokens.inc_by(len as u64);
         self.cache_queries.inc_by(len as u64);
         self.cache_hits.inc_by(cached as u64);
     }
 
-    /// A text's first token came.
+    /// A sequence's first token came.
     pub(crate) fn first_token(&self, after: Duration) {
         self.first_token.observe(after.as_secs_f64());
     }
@@ -345,7 +348,7 @@ impl Metrics {
         (0..count).for_each(|_| self.between_tokens.observe(each));
     }
 
-    /// Tokens were made.
+    /// Tokens were decoded.
     pub(crate) fn generated(&self, count: usize) {
         self.generation_tokens.inc_by(count as u64);
         let mut recent = self.recent();
@@ -353,22 +356,22 @@ impl Metrics {
         recent.tokens += count as f64;
     }
 
-    /// A text ended, well or not.
-    pub(crate) fn ended(&self, tally: &Tally, arrived: Instant, finish: Option<Finish>) {
+    /// A sequence ended: finished, or without a finish reason if it failed or was cancelled.
+    pub(crate) fn ended(&self, stats: &SequenceStats, arrived: Instant, finish: Option<Finish>) {
         let Some(finish) = finish else {
             self.failed.inc();
             return;
         };
-        let reason = crate::worker::finish_reason(finish).to_owned();
+        let reason = finish_reason(finish).to_owned();
         self.success.get_or_create(&FinishedReason { finished_reason: reason }).inc();
         self.whole.observe(arrived.elapsed().as_secs_f64());
-        let stats = &tally.stats;
-        if stats.committed > 0 {
-            self.per_token.observe(stats.time.as_secs_f64() / stats.committed as f64);
+        let rounds = &stats.rounds;
+        if rounds.committed > 0 {
+            self.per_token.observe(rounds.time.as_secs_f64() / rounds.committed as f64);
         }
     }
 
-    /// A round is over, and its time went so.
+    /// A round took so many seconds, in these parts.
     pub(crate) fn round(&self, times: &Times, seconds: f64) {
         let mut recent = self.recent();
         recent.tokens *= FORGET;
@@ -386,7 +389,7 @@ impl Metrics {
         }
     }
 
-    /// What was drafted for a text in a round, or why nothing was.
+    /// What was drafted for a sequence in a round, or why nothing was.
     pub(crate) fn drafted(&self, commit: &Commit, skipped: Option<Skipped>) {
         if let Some(reason) = skipped {
             self.skipped.get_or_create(&Reason { reason: reason.name().to_owned() }).inc();
@@ -402,14 +405,14 @@ impl Metrics {
         }
     }
 
-    /// A round of so many seconds is over, where a plain one takes `plain`.
+    /// A round took so many seconds; a plain one would have taken `plain`.
     pub(crate) fn speed(&self, plain: f64, seconds: f64, load: Load) {
         let mut recent = self.recent();
-        // A prompt that is read makes no tokens, and plain decoding would read it too.
-        let texts = (1 + load.sequences) as f64;
+        // Prefill makes no tokens, and plain decoding would need it too.
+        let sequences = (1 + load.sequences) as f64;
         if load.tokens == 0 {
             let committed = std::mem::take(&mut recent.committed);
-            recent.plain = FORGET * recent.plain + plain * committed / texts;
+            recent.plain = FORGET * recent.plain + plain * committed / sequences;
             recent.spent = FORGET * recent.spent + seconds;
             if recent.spent > 0.0 {
                 self.speedup.set(recent.plain / recent.spent);

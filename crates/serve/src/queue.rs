@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::job::Client;
+use crate::request::Client;
 
 /// What waits, by client. The client whose turn was longest ago comes first; what one client sends
 /// stays in order.
@@ -46,9 +46,9 @@ impl<T> Queue<T> {
         self.clients.iter().map(|(client, _)| *client)
     }
 
-    /// Drops what is no longer wanted.
-    pub(crate) fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
-        self.clients.iter_mut().for_each(|(_, items)| items.retain(&mut wanted));
+    /// Drops all items but those to keep.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.clients.iter_mut().for_each(|(_, items)| items.retain(&mut keep));
         self.clients.retain(|(_, items)| !items.is_empty());
     }
 

@@ -1,81 +1,56 @@
-//! A server's life: it listens, serves, and stops in an orderly way.
+//! The life of a server: it listens, serves, drains and stops.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use forerun_decode::SpecialTokens;
-use forerun_grammar::GrammarEnv;
 use hyper::server::conn::http1::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::admission::Places;
-use crate::api;
-use crate::forms::Forms;
-use crate::metrics::Metrics;
+use crate::api::{self, App};
+use crate::config::{Engine, ServeConfig};
+use crate::error::ServeError;
+use crate::service::Service;
 use crate::socket::Socket;
-use crate::state::{Engine, Front, Jobs, ServeConfig, State};
-use crate::worker::{CacheWatch, Worker};
 
-/// Once texts were broken off, how long their clients have to read that.
+/// How long clients have to read that their sequences were ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Once connections are closed, how long what was begun for them may go on.
+/// How long blocking work may go on once connections are closed.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
-/// Threads for what takes a while: rendering, tokenization, the masks of resumed answers.
+/// Threads for blocking work: rendering, tokenization, the masks of resumed responses.
 const BLOCKING_MAX: usize = 8;
 
-/// Most bytes of a request's head, and of a response that wait to be written.
+/// Most bytes of a request's headers, and of a response that wait to be written.
 const BUFFER_MAX: usize = 64 << 10;
 
-/// What a client beyond the most gets, in the words of other errors.
+/// The body of the response to a connection too many, in the form of other errors.
 const TOO_MANY: &str = "{\"error\":{\"message\":\"there are too many connections: try again \
                         later\",\"type\":\"server_error\",\"param\":null,\"code\":\"too_many_connections\"}}";
-
-/// Why there is no server.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// The vocabulary cannot be used for grammars.
-    #[error("the vocabulary cannot be used for grammars: {0}")]
-    Grammar(String),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The system's reason.
-        error: std::io::Error,
-    },
-    /// The runtime could not be made.
-    #[error("cannot start threads: {0}")]
-    Threads(std::io::Error),
-}
 
 /// A server that listens.
 pub struct Server {
     runtime: tokio::runtime::Runtime,
     address: SocketAddr,
-    front: Arc<Front>,
+    app: Arc<App>,
     stop: watch::Sender<u32>,
-    /// Takes connections until it is stopped.
+    /// Accepts connections until it is stopped.
     serving: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
-    /// Listens on an address; port 0 takes a free one. Until it runs, whoever asks is told that the
-    /// model is being loaded.
+    /// Listens on an address; port 0 takes a free one. Until [`Server::run`], requests are answered
+    /// with "Loading model".
     ///
     /// # Errors
-    /// Where that cannot be done.
+    /// If it cannot listen there, or threads cannot be started.
     pub fn listen(address: SocketAddr, config: ServeConfig) -> Result<Self, ServeError> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).max_blocking_threads(BLOCKING_MAX);
@@ -85,9 +60,9 @@ impl Server {
         let listener = listener.map_err(|error| ServeError::Listen { address, error })?;
         let address = listener.local_addr().unwrap_or(address);
         let (stop, stopped) = watch::channel(0);
-        let front = Arc::new(Front { config, state: OnceLock::new() });
-        let serving = runtime.spawn(serve(listener, Arc::clone(&front), stopped));
-        Ok(Self { runtime, address, front, stop, serving })
+        let app = Arc::new(App { config, service: OnceLock::new() });
+        let serving = runtime.spawn(serve(listener, Arc::clone(&app), stopped));
+        Ok(Self { runtime, address, app, stop, serving })
     }
 
     /// Where it listens.
@@ -95,28 +70,29 @@ impl Server {
         self.address
     }
 
-    /// Counts up when it is to stop: at once it takes no more requests and lets texts end; at twice
-    /// it breaks them off.
+    /// Stops the server by counting up: at 1 it accepts no more requests and lets sequences finish,
+    /// at 2 it ends them.
     pub fn stop(&self) -> watch::Sender<u32> {
         self.stop.clone()
     }
 
-    /// Serves with this engine until it is stopped. The flag, if there is one, is set to break off a
-    /// pass of the engine that nobody waits for any more.
+    /// Serves with this engine until it is stopped. The flag, if there is one, is then set to
+    /// interrupt a pass of the engine that nobody waits for any more.
     ///
     /// # Errors
-    /// Where the vocabulary cannot be used for grammars.
+    /// If the vocabulary cannot be used for grammars.
     pub fn run(self, engine: Engine, interrupt: Option<Arc<AtomicBool>>) -> Result<(), ServeError> {
-        let Self { runtime, address, front, serving, .. } = self;
-        let (state, thread) = start(engine, front.config.clone(), None)?;
-        let state = Arc::new(state);
-        let _ = front.state.set(Arc::clone(&state));
+        let Self { runtime, address, app, serving, .. } = self;
+        let ServeConfig { host, api_keys, .. } = &app.config;
+        let (service, thread) = Service::start(engine, host.clone(), api_keys.len(), None)?;
+        let service = Arc::new(service);
+        let _ = app.service.set(Arc::clone(&service));
         tracing::info!(url = %url(address), "ready");
         let served = runtime.block_on(serving);
-        // Requests in the making may hold the state for longer; the engine's thread does not wait for
-        // them.
-        state.abort.store(true, Ordering::Relaxed);
-        state.jobs.close();
+        // Requests being prepared may hold the service for longer; the engine's thread does not
+        // wait for them.
+        service.abort.store(true, Ordering::Relaxed);
+        service.worker.close();
         if let Some(interrupt) = interrupt {
             interrupt.store(true, Ordering::Relaxed);
         }
@@ -139,64 +115,15 @@ fn url(address: SocketAddr) -> String {
     format!("http://{address}")
 }
 
-/// Starts the thread that owns the engine; gives what requests to it share.
-pub(crate) fn start(
-    engine: Engine,
-    config: ServeConfig,
-    watch: Option<Box<dyn CacheWatch>>,
-) -> Result<(State, JoinHandle<()>), ServeError> {
-    let grammar = GrammarEnv::new(&*engine.tokenizer)
-        .map_err(|error| ServeError::Grammar(error.to_string()))?;
-    let target = engine.decoder.target();
-    let (context_len, slot_count) = (target.context_len(), target.slot_count());
-    let paths_max = target.paths_max();
-    let metrics = Arc::new(Metrics::new(&engine.model.names[0], slot_count * context_len));
-    let places = slot_count.saturating_add(config.queue_max);
-    let places = u32::try_from(places).unwrap_or(u32::MAX);
-    // A key has as many places of its own as there are slots, so that it can always use those.
-    let reserved = u32::try_from(slot_count).unwrap_or(u32::MAX);
-    let places = Places::new(places, config.api_keys.len(), reserved);
-    let (sender, jobs) = mpsc::channel(places.len());
-    let worker = Worker::new(engine.decoder, engine.controller, Arc::clone(&metrics), jobs);
-    let worker = worker.watched(watch);
-    let specials = match config.parse_special {
-        true => SpecialTokens::default(),
-        false => SpecialTokens::of(&*engine.tokenizer),
-    };
-    let forms = Forms::start(&grammar, Arc::clone(&metrics)).map_err(ServeError::Threads)?;
-    let state = State {
-        context_len,
-        slot_count,
-        paths_max,
-        tokenizer: engine.tokenizer,
-        specials,
-        template: engine.template,
-        template_source: engine.template_source,
-        forms,
-        sampling: engine.sampling,
-        drafts: engine.drafts,
-        model: engine.model,
-        metrics,
-        jobs: Jobs::new(sender),
-        places,
-        stopping: false.into(),
-        abort: worker.abort(),
-        config,
-    };
-    let thread = std::thread::Builder::new().name("engine".to_owned());
-    let thread = thread.spawn(move || worker.run()).map_err(ServeError::Threads)?;
-    Ok((state, thread))
-}
-
-/// Serves connections until told to stop and all texts have ended, then lets connections end.
-async fn serve(listener: TcpListener, front: Arc<Front>, mut stopped: watch::Receiver<u32>) {
+/// Serves connections until told to stop and all sequences have ended, then lets connections end.
+async fn serve(listener: TcpListener, app: Arc<App>, mut stopped: watch::Receiver<u32>) {
     let connections = GracefulShutdown::new();
     let over = tokio::select! {
-        () = accept(&listener, &front, &connections) => Instant::now(),
-        over = drained(&front, &mut stopped) => over,
+        () = accept(&listener, &app, &connections) => Instant::now(),
+        over = drained(&app, &mut stopped) => over,
     };
     drop(listener);
-    // A slow client may still read what was made for it.
+    // A slow client may still read the rest of its response.
     let over = over.max(Instant::now() + LAST_WORDS);
     tokio::select! {
         () = connections.shutdown() => {}
@@ -205,15 +132,15 @@ async fn serve(listener: TcpListener, front: Arc<Front>, mut stopped: watch::Rec
     }
 }
 
-/// Takes connections; also while texts come to their end, so that whoever asks is told so.
-async fn accept(listener: &TcpListener, front: &Arc<Front>, connections: &GracefulShutdown) {
-    let router = api::router(Arc::clone(front));
+/// Accepts connections, also while sequences finish, so that new requests are told of the shutdown.
+async fn accept(listener: &TcpListener, app: &Arc<App>, connections: &GracefulShutdown) {
+    let router = api::router(Arc::clone(app));
     let mut builder = Builder::new();
-    let config = &front.config;
-    // The time to read a head includes what a connection is idle before it.
+    let config = &app.config;
+    // The time to read headers includes the time that a connection is idle before them.
     builder.timer(TokioTimer::new()).header_read_timeout(config.read_timeout);
     builder.max_buf_size(BUFFER_MAX);
-    let places = Arc::new(Semaphore::new(config.connections_max.min(Semaphore::MAX_PERMITS)));
+    let permits = Arc::new(Semaphore::new(config.connections_max.min(Semaphore::MAX_PERMITS)));
     for number in 0.. {
         let (stream, _) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -224,7 +151,7 @@ async fn accept(listener: &TcpListener, front: &Arc<Front>, connections: &Gracef
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             refuse(&stream);
             continue;
         };
@@ -232,20 +159,23 @@ async fn accept(listener: &TcpListener, front: &Arc<Front>, connections: &Gracef
         let router = router.clone().layer(axum::Extension(api::Connection(number)));
         let service = TowerToHyperService::new(router);
         let connection = connections.watch(builder.serve_connection(socket, service));
-        tokio::spawn(hold(connection, place));
+        tokio::spawn(serve_connection(connection, permit));
     }
 }
 
-/// Serves a connection, which has its place until it ends.
-async fn hold(connection: impl Future<Output = hyper::Result<()>>, place: OwnedSemaphorePermit) {
+/// Serves a connection, which keeps its permit until it ends.
+async fn serve_connection(
+    connection: impl Future<Output = hyper::Result<()>>,
+    permit: OwnedSemaphorePermit,
+) {
     if let Err(error) = connection.await {
         let cause = std::error::Error::source(&error).map(ToString::to_string);
         tracing::debug!(%error, cause, "a connection broke");
     }
-    drop(place);
+    drop(permit);
 }
 
-/// Tells a client that there are too many, as far as it takes that at once.
+/// Rejects a connection too many, if the socket takes the response at once.
 fn refuse(stream: &TcpStream) {
     let length = TOO_MANY.len();
     let response = format!(
@@ -256,22 +186,22 @@ fn refuse(stream: &TcpStream) {
     tracing::debug!("there are too many connections (--max-connections)");
 }
 
-/// Ends when the server was told to stop, and its texts have ended or were broken off. Gives until
-/// when all may take.
-async fn drained(front: &Front, stopped: &mut watch::Receiver<u32>) -> Instant {
+/// Waits until the server is told to stop and its sequences have ended. Returns until when
+/// connections may go on.
+async fn drained(app: &App, stopped: &mut watch::Receiver<u32>) -> Instant {
     let _ = stopped.changed().await;
-    let grace = front.config.grace;
+    let grace = app.config.grace;
     let over = Instant::now() + grace;
-    let Some(state) = front.state.get() else { return over };
-    state.stopping.store(true, Ordering::Relaxed);
-    tracing::info!(seconds = grace.as_secs(), "stopping: texts may end");
+    let Some(service) = app.service.get() else { return over };
+    service.stopping.store(true, Ordering::Relaxed);
+    tracing::info!(seconds = grace.as_secs(), "stopping: sequences may finish");
     tokio::select! {
-        () = state.idle() => return over,
+        () = service.idle() => return over,
         () = tokio::time::sleep_until(over) => {}
         _ = stopped.changed() => {}
     }
-    tracing::info!("stopping: texts are broken off");
-    state.abort.store(true, Ordering::Relaxed);
-    let _ = tokio::time::timeout(LAST_WORDS, state.idle()).await;
+    tracing::info!("stopping: sequences are ended");
+    service.abort.store(true, Ordering::Relaxed);
+    let _ = tokio::time::timeout(LAST_WORDS, service.idle()).await;
     Instant::now()
 }

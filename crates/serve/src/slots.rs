@@ -1,21 +1,22 @@
-//! Which slot a text gets: the prefix cache.
+//! Which slot a sequence gets: the prefix cache.
 //!
-//! A slot keeps what its last text left in the caches. A text that begins alike is put there, or,
-//! where that would throw away a longer conversation or the slot is busy, gets a copy of the
-//! beginning they share. Only texts of the same scope do so: what another left is forgotten first.
+//! A slot keeps the KV cache of its last sequence. A sequence with the same prefix continues there.
+//! If the slot is busy, or most of a longer conversation would be lost, another slot gets a copy of
+//! the prefix. Only sequences of one scope share prefixes: a slot of another scope is emptied
+//! first.
 
 use std::collections::VecDeque;
 
 use forerun_decode::{Decoder, Slot, Token};
 
-use crate::job::Scope;
+use crate::request::Scope;
 
 /// The slots, and whose tokens each holds.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    /// Those in which nothing is being made, the longest unused first.
+    /// Those that no sequence uses, the longest unused first.
     idle: VecDeque<Slot>,
-    /// The scope of the last text of each.
+    /// The scope of the last sequence of each.
     scopes: Vec<Scope>,
 }
 
@@ -29,18 +30,24 @@ impl Slots {
         self.idle.is_empty()
     }
 
-    /// Those whose prefixes a text of this scope may use.
+    /// How many slots no sequence holds.
+    #[cfg(test)]
+    pub(crate) fn idle_count(&self) -> usize {
+        self.idle.len()
+    }
+
+    /// Those whose prefixes a sequence of this scope may use.
     pub(crate) fn of<'a>(&'a self, scope: &'a Scope) -> impl Iterator<Item = Slot> + 'a {
         (0..).map(Slot).zip(&self.scopes).filter(|(_, it)| scope.admits(it)).map(|(slot, _)| slot)
     }
 
-    /// Takes back the slot of a text that has ended or was suspended.
+    /// Takes back the slot of a sequence that has ended or was suspended.
     pub(crate) fn put(&mut self, slot: Slot) {
         self.idle.push_back(slot);
     }
 
-    /// A slot for a text of this scope that begins with these tokens, with as many of them cached as
-    /// any slot has that it may use. Nothing where all slots are busy.
+    /// Returns a slot for a sequence of this scope that begins with these tokens, with as many of
+    /// them cached as any slot that it may use has; `None` if all slots are busy.
     pub(crate) fn take(
         &mut self,
         decoder: &mut Decoder,
@@ -50,7 +57,8 @@ impl Slots {
         let shares = |slot: Slot| decoder.shares(slot, tokens);
         let own = |at: &usize| scope.admits(&self.scopes[self.idle[*at].0 as usize]);
         let best = (0..self.idle.len()).filter(own).max_by_key(|at| shares(self.idle[*at]));
-        // A slot most of whose text goes on is the place; another's text would be thrown away.
+        // Reuse a slot only if most of its tokens are shared: else a longer conversation would be
+        // lost.
         let goes_on = |at: &usize| {
             let slot = self.idle[*at];
             2 * shares(slot) >= decoder.cached_tokens(slot).len()

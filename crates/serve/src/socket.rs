@@ -20,7 +20,7 @@ pub(crate) struct Socket<S> {
     write_timeout: Duration,
     /// Runs while a write waits for the client.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Is told before a write fails for it.
+    /// Called before a write fails because of that.
     give_up: fn(&S),
 }
 

@@ -1,11 +1,13 @@
-//! The thread that owns the engine: takes texts in, runs rounds, gives tokens out.
+//! The thread that owns the engine: admits sequences, runs rounds, delivers tokens.
 //!
-//! Texts join and leave between rounds. A round serves all of them in shared passes; long prompts
-//! are read in pieces, so that they hold up the others little. What each text drafts is its own, or
+//! Sequences join and leave between rounds. A round serves all of them in shared passes; long prompts
+//! are prefilled in pieces, so that they delay the others little. What each sequence drafts is its own, or
 //! the controller's choice by what the round costs with all of them in it. Who gets a slot, and who
-//! gives one up, is in `schedule`; what each text does in a round, and for how long, in `parts`.
+//! gives one up, is in `schedule`; what each sequence does in a round, and for how long, in `phases`;
+//! what becomes of its tokens in `deliver`.
 
-mod parts;
+mod deliver;
+mod phases;
 mod schedule;
 
 use std::sync::Arc;
@@ -13,42 +15,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_decode::{
-    Commit, Controller, Decoder, Finish, Generation, Load, Plan, Round, Slot, Times, Token,
+    Choice, Controller, Decoder, Generation, History, Limits, Plan, Slot, Token, Turn,
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::job::{Client, Event, Failure, Job, Progress, Scope, Tally};
-use crate::metrics::{Metrics, Skipped};
+use crate::error::Failure;
+use crate::event::{Event, SequenceStats};
+use crate::metrics::Metrics;
 use crate::queue::Queue;
+use crate::request::{Client, Scope, SequenceRequest};
 use crate::slots::Slots;
 
-/// So few tokens are not worth counting as a prompt that is being read.
-const READ_SMALL: usize = 16;
+/// A sequence with so few uncached tokens decodes: they are part of the same pass.
+const PREFILL_SMALL: usize = 16;
 
-/// How long nothing is looked at while all wait for their masks.
+/// How long the thread sleeps if all sequences wait for their masks.
 const MASK_WAIT: Duration = Duration::from_millis(1);
 
-/// What the engine's thread works with.
+/// The engine and the sequences that use it.
 pub(crate) struct Worker {
     decoder: Decoder,
     controller: Option<Controller>,
     metrics: Arc<Metrics>,
-    /// Set when texts are to be broken off.
+    /// Set to end all sequences.
     abort: Arc<AtomicBool>,
-    jobs: mpsc::Receiver<Vec<Job>>,
+    requests: mpsc::Receiver<Vec<SequenceRequest>>,
     waiting: Queue<Waiting>,
     /// Keys whose sequences ended of late, and when the last of them did.
     served: Vec<(Client, Instant)>,
     slots: Slots,
     active: Vec<Active>,
     slot_count: usize,
-    /// Which drafters are models.
-    models: Vec<bool>,
-    /// Who is told what slots hold, and how many tokens of each it was told of.
+    /// Who is told what slots hold, and how many tokens of each were reported.
     watch: Option<(Box<dyn CacheWatch>, Vec<usize>)>,
 }
 
-/// Is told what the target's cache holds, for routers that send requests where their beginning is.
+/// Is told what the target's KV cache holds, for routers that send a request where its prefix is
+/// cached.
 pub trait CacheWatch: Send {
     /// A slot holds these tokens now; none after its cache was lost.
     fn holds(&mut self, slot: Slot, tokens: &[Token]);
@@ -56,13 +59,13 @@ pub trait CacheWatch: Send {
 
 /// What waits for a slot.
 enum Waiting {
-    /// A text that was not begun.
-    New(Box<Job>),
+    /// A sequence that was not begun.
+    New(Box<SequenceRequest>),
     /// One that gave its slot up to another client's.
     Suspended(Box<Active>),
 }
 
-/// A text being made.
+/// A sequence that holds a slot.
 struct Active {
     client: Client,
     scope: Scope,
@@ -71,114 +74,153 @@ struct Active {
     events: mpsc::Sender<Event>,
     arrived: Instant,
     deadline: Instant,
-    adaptive: bool,
+    /// What the controller knows of it; none if its request has fixed what is drafted.
+    history: Option<History>,
     refused: bool,
-    plan: Plan,
     /// What its output is expected to be.
     prediction: Vec<Token>,
-    tally: Tally,
-    /// When the last token came.
+    stats: SequenceStats,
+    /// When its last token was committed.
     last: Option<Instant>,
-    /// Its part in the round at hand.
-    part: Part,
+    /// What it does in the current round.
+    phase: Phase,
+    /// What it drafts in the current round, made anew for each.
+    drafts: RoundDrafts,
+    /// How much it may do beside.
+    limits: Limits,
     /// Whether drafts of the length its request has fixed would hold up another client.
     crowded: bool,
     /// Held until it ends.
-    _place: Option<Arc<OwnedSemaphorePermit>>,
+    _permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
-/// A text's part in a round.
+/// What a sequence does in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    /// A token or more.
-    Speaks,
-    /// So many tokens of its prompt.
-    Reads(usize),
-    /// None: others read first, or its next mask is still being worked out.
-    Waits,
+enum Phase {
+    /// Commits a token or more.
+    Decode,
+    /// Computes the KV entries of so many tokens of its prompt.
+    Prefill(usize),
+    /// Nothing: others prefill first, or its next mask is still being computed.
+    Waiting,
+}
+
+/// What a sequence drafts in a round.
+#[derive(Debug)]
+enum RoundDrafts {
+    /// What its request has fixed.
+    Fixed(Plan),
+    /// What the controller chose.
+    Chosen(Choice),
+}
+
+impl RoundDrafts {
+    fn plan(&self) -> &Plan {
+        match self {
+            Self::Fixed(plan) => plan,
+            Self::Chosen(choice) => &choice.plan,
+        }
+    }
+}
+
+impl Active {
+    /// Its part in the current round.
+    fn turn(&mut self) -> Turn<'_> {
+        self.generation.turn(self.drafts.plan(), self.limits)
+    }
 }
 
 impl Worker {
     pub(crate) fn new(
-        mut decoder: Decoder,
+        decoder: Decoder,
         controller: Option<Controller>,
         metrics: Arc<Metrics>,
-        jobs: mpsc::Receiver<Vec<Job>>,
+        requests: mpsc::Receiver<Vec<SequenceRequest>>,
     ) -> Self {
         let slot_count = decoder.target().slot_count();
-        let models = decoder.drafters().iter().map(|it| it.name() == "draft-model").collect();
         Self {
             slots: Slots::new(slot_count),
             decoder,
             controller,
             metrics,
             abort: Arc::default(),
-            jobs,
+            requests,
             waiting: Queue::default(),
             served: Vec::new(),
             active: Vec::new(),
             slot_count,
-            models,
             watch: None,
         }
     }
 
-    /// With somebody who is told what the cache holds.
+    /// With a watch that is told what the cache holds.
     pub(crate) fn watched(mut self, watch: Option<Box<dyn CacheWatch>>) -> Self {
         self.watch = watch.map(|watch| (watch, vec![0; self.slot_count]));
         self
     }
 
-    /// The flag that breaks off all texts.
+    /// The flag that ends all sequences.
     pub(crate) fn abort(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.abort)
     }
 
-    /// Works until nobody can send a job any more and all texts have ended.
+    /// Works until nobody can send a sequence any more and all have ended.
     pub(crate) fn run(mut self) {
-        while self.take_in() {
-            self.drop_the_late();
-            self.admit();
-            self.round();
-            self.tell();
-            self.metrics.show(self.active.len(), self.cache_use());
+        while self.receive() {
+            self.schedule();
+            self.advance();
         }
     }
 
-    /// Takes in new jobs, and waits for one where there is nothing else to do. `false` at the end.
-    fn take_in(&mut self) -> bool {
+    /// Decides who holds a slot: ends what is over, then admits what waits.
+    fn schedule(&mut self) {
+        self.drop_cancelled_and_expired();
+        self.admit();
+    }
+
+    /// Runs a round for those that hold a slot, and reports what it changed.
+    fn advance(&mut self) {
+        self.round();
+        self.report_caches();
+        self.metrics.show(self.active.len(), self.cache_use());
+    }
+
+    /// Receives new sequences, and waits for one if there is nothing else to do. Returns `false` at
+    /// the end.
+    fn receive(&mut self) -> bool {
         if self.active.is_empty() && self.waiting.is_empty() {
             self.metrics.show(0, self.cache_use());
-            match self.jobs.blocking_recv() {
-                Some(jobs) => self.wait(jobs),
+            match self.requests.blocking_recv() {
+                Some(requests) => self.wait(requests),
                 None => return false,
             }
         }
-        while let Ok(jobs) = self.jobs.try_recv() {
-            self.wait(jobs);
+        while let Ok(requests) = self.requests.try_recv() {
+            self.wait(requests);
         }
         true
     }
 
-    fn wait(&mut self, jobs: Vec<Job>) {
-        for job in jobs {
-            self.waiting.push(job.client, Waiting::New(Box::new(job)));
+    /// Puts the sequences of a request into the queue.
+    fn wait(&mut self, requests: Vec<SequenceRequest>) {
+        for request in requests {
+            self.waiting.push(request.client, Waiting::New(Box::new(request)));
         }
     }
 
-    /// Ends texts nobody waits for any more, and those that took too long.
-    fn drop_the_late(&mut self) {
-        let now = Instant::now();
+    /// Ends sequences whose clients have left, and those whose deadline has passed.
+    fn drop_cancelled_and_expired(&mut self) {
+        let now = self.decoder.clock().now();
         let abort = self.abort.load(Ordering::Relaxed);
         let over = |events: &mpsc::Sender<Event>, deadline: Instant| {
             let failure = match (abort, now >= deadline) {
                 (true, _) => Some(Failure::Stopping),
-                (_, true) => Some(Failure::Late),
+                (_, true) => Some(Failure::Expired),
                 _ => None,
             };
             let over = events.is_closed() || failure.is_some();
             if let Some(failure) = failure {
-                // Where it is full or closed, closing it says the same.
+                // If it is full or closed, closing it says the same.
                 let _ = events.try_send(Event::Failed(failure));
             }
             over
@@ -186,22 +228,22 @@ impl Worker {
         let metrics = &self.metrics;
         self.waiting.retain(|waiting| {
             let over = match waiting {
-                Waiting::New(job) => over(&job.events, job.deadline),
-                Waiting::Suspended(text) => over(&text.events, text.deadline),
+                Waiting::New(request) => over(&request.events, request.deadline),
+                Waiting::Suspended(active) => over(&active.events, active.deadline),
             };
             if over {
                 metrics.left_queue();
             }
-            if let (true, Waiting::Suspended(text)) = (over, waiting) {
-                metrics.ended(&text.tally, text.arrived, None);
+            if let (true, Waiting::Suspended(active)) = (over, waiting) {
+                metrics.ended(&active.stats, active.arrived, None);
             }
             !over
         });
         let mut index = 0;
         while index < self.active.len() {
-            let text = &self.active[index];
-            if over(&text.events, text.deadline) {
-                self.metrics.ended(&text.tally, text.arrived, None);
+            let active = &self.active[index];
+            if over(&active.events, active.deadline) {
+                self.metrics.ended(&active.stats, active.arrived, None);
                 self.leave(index);
             } else {
                 index += 1;
@@ -209,132 +251,42 @@ impl Worker {
         }
     }
 
-    /// Runs one round for all texts that have a part in it.
+    /// Runs one round for all sequences that do not wait.
     fn round(&mut self) {
         if self.active.is_empty() {
             return;
         }
-        let load = self.share_out();
-        self.choose(load);
-        let started = Instant::now();
+        let load = self.assign_phases();
+        self.plan_drafts(load);
+        let started = self.decoder.clock().now();
         let mut turns = Vec::with_capacity(self.active.len());
-        for text in &mut self.active {
-            if text.part != Part::Waits {
-                turns.push(text.generation.turn());
+        for active in &mut self.active {
+            if active.phase != Phase::Waiting {
+                turns.push(active.turn());
             }
         }
         if turns.is_empty() {
-            std::thread::sleep(MASK_WAIT);
+            self.decoder.clock().sleep(MASK_WAIT);
             return;
         }
         match self.decoder.round(&mut turns) {
-            Ok(round) => self.commit(round, started.elapsed().as_secs_f64(), load),
+            Ok(round) => {
+                let time = self.decoder.clock().now() - started;
+                self.commit(round, time.as_secs_f64(), load);
+            }
             Err(error) if turns.len() == 1 => {
-                let part = |text: &Active| text.part != Part::Waits;
+                let part = |active: &Active| active.phase != Phase::Waiting;
                 if let Some(index) = self.active.iter().position(part) {
                     self.fail(index, error.into());
                 }
             }
-            // One of them is to blame, and the others are not to suffer for it.
+            // One of them caused it, and the others must not fail with it.
             Err(_) => self.one_by_one(),
         }
     }
 
-    fn commit(&mut self, round: Round, seconds: f64, load: Load) {
-        if let Some(controller) = &mut self.controller {
-            controller.observe(&round.passes);
-        }
-        self.metrics.round(&round.times, seconds);
-        let took_part = |index: &usize| self.active[*index].part != Part::Waits;
-        let places: Vec<usize> = (0..self.active.len()).filter(took_part).collect();
-        let mut over = Vec::new();
-        for (index, commit) in places.into_iter().zip(round.commits) {
-            let text = &mut self.active[index];
-            if let Some(controller) = &mut self.controller {
-                text.generation.learn(controller, &commit, seconds, load);
-            }
-            if !self.deliver(index, commit, round.times) {
-                over.push(index);
-            }
-        }
-        if let Some(controller) = &self.controller {
-            let plain = load.seconds(&controller.costs().target, 0.0);
-            self.metrics.speed(plain, seconds, load);
-        }
-        over.into_iter().rev().for_each(|index| self.leave(index));
-    }
-
-    /// Gives a text's new tokens out; `false` where it is over.
-    fn deliver(&mut self, index: usize, commit: Commit, times: Times) -> bool {
-        let context_len = self.decoder.target().context_len();
-        let predicted = self.decoder.drafters().iter().position(|it| it.name() == "predicted");
-        let text = &mut self.active[index];
-        let skipped = text.skipped(&commit);
-        self.metrics.drafted(&commit, skipped);
-        if commit.drafted > 0 {
-            let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-            text.tally.steps.push((count(commit.draft_len), count(commit.accepted)));
-        }
-        let of_prediction = commit.guesses.iter().filter(|it| Some(it.drafter) == predicted);
-        text.tally.predicted += of_prediction.map(|guess| guess.accepted).sum::<usize>();
-        let chunk = text.generation.committed(commit, times, context_len);
-        text.tally.dropped.extend(chunk.dropped);
-        text.tally.stats = text.generation.stats().clone();
-        let count = chunk.pieces.len();
-        if count == 0 {
-            return true;
-        }
-        let now = Instant::now();
-        match text.last.replace(now) {
-            None => self.metrics.first_token(now - text.arrived),
-            Some(last) => self.metrics.tokens(now - last, count),
-        }
-        self.metrics.generated(count);
-        let finish = chunk.finish;
-        let (choice, tally) = (text.choice, text.tally.told(finish.is_some()));
-        let progress = Progress { choice, pieces: chunk.pieces, finish, tally };
-        // A client that does not read for so long that its queue is full is given up.
-        let sent = text.events.try_send(Event::Round(Box::new(progress))).is_ok();
-        if sent && finish.is_none() {
-            return true;
-        }
-        self.metrics.ended(&text.tally, text.arrived, finish.filter(|_| sent));
-        false
-    }
-
-    /// Runs a round for each text alone, after one for all failed.
-    fn one_by_one(&mut self) {
-        let mut index = 0;
-        while index < self.active.len() {
-            let text = &mut self.active[index];
-            if text.part == Part::Waits {
-                index += 1;
-                continue;
-            }
-            match self.decoder.round(&mut [text.generation.turn()]) {
-                Ok(mut round) => {
-                    let commit = round.commits.pop().expect("one turn, one commit");
-                    if self.deliver(index, commit, round.times) {
-                        index += 1;
-                    } else {
-                        self.leave(index);
-                    }
-                }
-                Err(error) => self.fail(index, error.into()),
-            }
-        }
-    }
-
-    fn fail(&mut self, index: usize, failure: Failure) {
-        let text = &self.active[index];
-        tracing::error!(%failure, "a text failed");
-        self.metrics.ended(&text.tally, text.arrived, None);
-        let _ = text.events.try_send(Event::Failed(failure));
-        self.leave(index);
-    }
-
-    /// Tells what slots hold: those in use, and those whose cache was cut or lost since it was told.
-    fn tell(&mut self) {
+    /// Reports what slots hold: those in use, and those whose cache was cut or lost since the last report.
+    fn report_caches(&mut self) {
         let Some((watch, told)) = &mut self.watch else { return };
         for (slot, told) in (0..).map(Slot).zip(told) {
             let held = self.decoder.cached_tokens(slot);
@@ -346,51 +298,16 @@ impl Worker {
         }
     }
 
-    /// Tokens of the target's cache in use, and all it holds. What ended texts left there gives way to
+    /// Tokens of the target's cache in use, and all it holds. What ended sequences left there gives way to
     /// others, so it is no load: gateways turn away from a server whose cache is full.
     fn cache_use(&self) -> (usize, usize) {
-        let busy = self.active.iter().map(|text| text.generation.sequence());
+        let busy = self.active.iter().map(|active| active.generation.sequence());
         let held: usize = busy.map(|it| self.decoder.cached_tokens(it.slot()).len()).sum();
         (held, self.slot_count * self.decoder.target().context_len())
     }
 }
 
-impl Active {
-    /// How much it drafts where no controller chooses.
-    fn fixed_len(&self) -> usize {
-        if self.plan.drafters.is_empty() { 0 } else { self.plan.draft_len }
-    }
-
-    /// Whether its constraint has no time for drafts.
-    fn masks_are_slow(&self) -> bool {
-        let sequence = self.generation.sequence();
-        sequence.mask_budget.is_some_and(|budget| 2 * sequence.mask_time() > budget)
-    }
-
-    /// Why nothing was drafted, where nothing was.
-    fn skipped(&self, commit: &Commit) -> Option<Skipped> {
-        match commit {
-            Commit { committed: 0, .. } => None,
-            Commit { drafted: 1.., .. } => None,
-            _ if self.refused => Some(Skipped::Requested),
-            _ if self.plan.drafters.is_empty() => Some(Skipped::NoDrafter),
-            _ if self.last.is_none() => Some(Skipped::FirstToken),
-            _ if !self.tally.dropped.is_empty() => Some(Skipped::DrafterFailed),
-            Commit { asked: 0, .. } if self.masks_are_slow() => Some(Skipped::SlowMasks),
-            Commit { asked: 0, .. } if self.adaptive || self.crowded => Some(Skipped::DoesNotPay),
-            Commit { asked: 0, .. } => Some(Skipped::NoRoom),
-            _ => Some(Skipped::NothingToSay),
-        }
-    }
-}
-
-/// The finish reason OpenAI's API knows.
-pub(crate) fn finish_reason(finish: Finish) -> &'static str {
-    match finish {
-        Finish::End | Finish::Stop => "stop",
-        Finish::Length | Finish::Context => "length",
-    }
-}
-
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 pub(crate) mod tests;

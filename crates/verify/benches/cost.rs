@@ -45,7 +45,7 @@ fn rule(name: &str) -> Box<dyn Rule> {
         "spectr" => Box::new(SpecTrRule),
         "traversal" => Box::new(TraversalRule),
         "gbv" => Box::new(GbvRule::default()),
-        "coupled" => Box::new(CoupledRule { noise: Noise::new(1), position: 0 }),
+        "coupled" => Box::new(CoupledRule { noise: Noise::new(1) }),
         _ => Box::new(PooledRule),
     }
 }

@@ -132,7 +132,7 @@ impl World {
     fn round(self, seed: u64) -> Round {
         let mut rows = Rows { world: self, seed, known: HashMap::new() };
         let noise = Noise::new(seed);
-        let coupled = CoupledRule { noise, position: 0 };
+        let coupled = CoupledRule { noise };
         let mut chance = Random(Philox::new(seed ^ 0xD4AF7));
         let most = PATHS[PATHS.len() - 1];
         let paths: Vec<Vec<Token>> = (0..most).map(|_| rows.path(vec![], &mut chance)).collect();
@@ -221,7 +221,7 @@ impl Rows {
 
     /// The drafter's own choices by the noise, after each of its best first ones.
     fn chosen(&mut self, noise: Noise, count: usize) -> Draft {
-        let mut tree = Draft::start(Scheme::Slots, self.world.vocab_len);
+        let mut tree = Draft::start(Scheme::Independent, self.world.vocab_len);
         for first in noise.choose_several(0, &self.at(&[]).1, count) {
             let mut path = vec![first];
             let mut node = tree.fixed(Node::ROOT, first).expect("a token");

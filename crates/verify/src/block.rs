@@ -7,7 +7,7 @@ use crate::draft::{Draft, Node};
 ///
 /// ```
 /// # use forerun_verify::*;
-/// let draft = Draft::guess(2, [Token(0)])?;
+/// let draft = Draft::fixed_path(2, [Token(0)])?;
 /// let rows = [Dist::dense(vec![0.5, 0.5])?];
 /// assert!(matches!(Block::new(&draft, &rows), Err(BlockError::Rows { rows: 1, expected: 2 })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -41,7 +41,7 @@ pub enum BlockError {
 ///
 /// ```
 /// use forerun_verify::*;
-/// let draft = Draft::guess(2, [Token(0)])?;
+/// let draft = Draft::fixed_path(2, [Token(0)])?;
 /// let rows = [Dist::dense(vec![0.9, 0.1])?, Dist::dense(vec![0.5, 0.5])?];
 /// let block = Block::new(&draft, &rows)?;
 /// assert_eq!(block.target(Node::ROOT).prob(Token(0)), rows[0].prob(Token(0)));
@@ -51,13 +51,14 @@ pub enum BlockError {
 pub struct Block<'a> {
     draft: &'a Draft,
     target: &'a [Dist],
+    position: u64,
 }
 
 impl<'a> Block<'a> {
     /// Joins a draft and the target's rows.
     ///
     /// # Errors
-    /// Where rows are missing or of another vocabulary.
+    /// If rows are missing or of another vocabulary.
     ///
     /// ```
     /// # use forerun_verify::*;
@@ -77,8 +78,29 @@ impl<'a> Block<'a> {
                 let row_len = target[row].vocab_len();
                 Err(BlockError::Vocabulary { row, row_len, vocab_len })
             }
-            None => Ok(Self { draft, target }),
+            None => Ok(Self { draft, target, position: 0 }),
         }
+    }
+
+    /// The same block after so many committed tokens, for rules whose choices depend on the
+    /// position ([`CoupledRule`](crate::CoupledRule)). Without it, the block is at the start of a
+    /// sequence.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// # let rows = [Dist::dense(vec![0.9, 0.1])?];
+    /// # let draft = Draft::empty(2);
+    /// assert_eq!(Block::new(&draft, &rows)?.at(7).position(), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn at(self, position: u64) -> Self {
+        Self { position, ..self }
+    }
+
+    /// How many tokens are committed before the draft.
+    pub fn position(&self) -> u64 {
+        self.position
     }
 
     /// The draft.
@@ -97,7 +119,7 @@ impl<'a> Block<'a> {
     /// The target's row after a node.
     ///
     /// # Panics
-    /// Where the node is of another draft and not in this one.
+    /// If the node is of another draft and not in this one.
     ///
     /// ```
     /// # use forerun_verify::*;

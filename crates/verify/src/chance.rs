@@ -6,10 +6,10 @@
 
 use rand_core::Rng;
 
-/// Non-negative weights over the indices `0..n`, never all zero where a pick is asked for.
+/// Non-negative weights over the indices `0..n`, never all zero if one is to be picked.
 ///
-/// Weights are asked for their mass and for the index at a point of their running sum, so that a
-/// long row can answer without being written out.
+/// They give their mass and the index at a point of their running sum, so that a long row need not
+/// be written out.
 ///
 /// ```
 /// use forerun_verify::Weights;

@@ -2,9 +2,9 @@
 //!
 //! A rule's randomness goes through [`Chance`], so it can be replayed over *every* outcome of its
 //! coins and picks, each with its exact probability; so can a drafter's. On a small [`Model`] that
-//! gives the exact law of the output, which is compared with the target's own, and the exact
-//! expected number of accepted tokens. No sampling is involved, and an error above rounding is a
-//! proof that the rule is wrong.
+//! gives the exact distribution of the output, which is compared with the target's own, and the
+//! exact expected number of accepted tokens. No sampling is involved, and an error above rounding
+//! is a proof that the rule is wrong.
 //!
 //! ```
 //! use forerun_verify::check::{Kind, Model, Shape, drafting, examine};
@@ -42,8 +42,8 @@ pub use replay::outcomes;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Finding {
-    /// The largest difference, over all texts one token longer than the draft may be, between the
-    /// probability that the rule produces the text and the target's own.
+    /// The largest difference, over all outputs one token longer than the draft may be, between the
+    /// probability that the rule produces the output and the target's own.
     pub worst_error: f64,
     /// The expected number of accepted tokens.
     pub accepted: f64,
@@ -102,7 +102,7 @@ impl<F: Fn(&Model, &mut dyn Chance) -> Draft> Drafting for F {
 /// Enumerates every draft and every verdict on it.
 ///
 /// # Errors
-/// Where the rule refuses a draft.
+/// If the rule refuses a draft.
 ///
 /// ```
 /// # use forerun_verify::{check::*, BlockRule};
@@ -148,7 +148,7 @@ pub fn examine(
     Ok(Finding { worst_error, accepted, drafts: drafts.len(), exits })
 }
 
-/// Carries every exit on with the target's own tokens and compares whole texts.
+/// Continues every exit with the target's own tokens and compares whole outputs.
 fn worst_error(model: &Model, exits: &BTreeMap<Vec<Token>, BTreeMap<Token, f64>>) -> f64 {
     let mut commits: BTreeMap<Vec<Token>, f64> = BTreeMap::new();
     for (path, nexts) in exits {
@@ -158,9 +158,9 @@ fn worst_error(model: &Model, exits: &BTreeMap<Vec<Token>, BTreeMap<Token, f64>>
     }
     let mut worst = 0.0_f64;
     let mut produced_in_all = 0.0;
-    model.each_text(model.shape().len + 1, &mut |text, wanted| {
-        let produced: f64 = (1..=text.len())
-            .filter_map(|n| Some(commits.get(&text[..n])? * model.chance_of(text, n)))
+    model.each_output(model.shape().len + 1, &mut |output, wanted| {
+        let produced: f64 = (1..=output.len())
+            .filter_map(|n| Some(commits.get(&output[..n])? * model.chance_of(output, n)))
             .sum();
         worst = worst.max((produced - wanted).abs());
         produced_in_all += produced;
@@ -169,12 +169,14 @@ fn worst_error(model: &Model, exits: &BTreeMap<Vec<Token>, BTreeMap<Token, f64>>
 }
 
 impl Draft {
-    /// Parents, children, tokens and rows of all slots: equal for drafts that look alike.
+    /// Parents, children, tokens and rows of all candidates: equal for drafts that look alike.
     fn fingerprint(&self) -> Vec<(Node, Node, Token, Option<RowId>)> {
         let nodes = std::iter::once(Node::ROOT).chain(self.nodes().map(|(node, ..)| node));
         nodes
-            .flat_map(|node| self.slots(node).iter().map(move |slot| (node, slot)))
-            .map(|(node, slot)| (node, slot.child, self.token(slot.child), slot.row))
+            .flat_map(|node| self.candidates(node).iter().map(move |candidate| (node, candidate)))
+            .map(|(node, candidate)| {
+                (node, candidate.child, self.token(candidate.child), candidate.row)
+            })
             .collect()
     }
 }
@@ -248,7 +250,7 @@ mod tests {
             (&TraversalRule, Scheme::WithoutReplacement, 2),
             (&GbvRule { guarded: false }, Scheme::Paths, 2),
             (&PooledRule, Scheme::Paths, 2),
-            (&PooledRule, Scheme::Slots, 2),
+            (&PooledRule, Scheme::Independent, 2),
         ];
         for (rule, scheme, paths) in rules {
             for kind in Kind::ALL {
@@ -258,7 +260,9 @@ mod tests {
                     let rule = Padded(rule);
                     let finding = match scheme {
                         Scheme::Paths => examine(&model, &drafting::paths(paths), &rule),
-                        Scheme::Slots => examine(&model, &drafting::two_drafters(paths), &rule),
+                        Scheme::Independent => {
+                            examine(&model, &drafting::two_drafters(paths), &rule)
+                        }
                         _ => examine(&model, &drafting::without_replacement(paths), &rule),
                     };
                     let error = finding.unwrap().worst_error;

@@ -88,7 +88,7 @@ pub enum RowError {
         /// What was given.
         temperature: f32,
     },
-    /// A top-k row of no tokens was asked for.
+    /// A top-k row was to have no tokens.
     #[error("top-k of 0 tokens leaves no row; expected at least 1")]
     TopNone,
 }
@@ -127,7 +127,7 @@ impl Dist {
     /// A row with a weight for every token of the vocabulary.
     ///
     /// # Errors
-    /// Where the weights are no distribution.
+    /// If the weights are no distribution.
     ///
     /// ```
     /// # use forerun_verify::{Dist, RowError, Token};
@@ -148,7 +148,7 @@ impl Dist {
     /// A row whose unnamed tokens have probability zero.
     ///
     /// # Errors
-    /// Where the weights are no distribution, or a token is named twice or out of range.
+    /// If the weights are no distribution, or a token is named twice or out of range.
     ///
     /// ```
     /// # use forerun_verify::{Dist, Token};
@@ -172,7 +172,7 @@ impl Dist {
     /// All mass on one token: the row of a deterministic choice.
     ///
     /// # Errors
-    /// Where the token is out of range.
+    /// If the token is out of range.
     ///
     /// ```
     /// # use forerun_verify::{Dist, Token};
@@ -189,7 +189,7 @@ impl Dist {
     /// Tokens more than `exp(-87)` below the largest of the row's first tokens have weight zero.
     ///
     /// # Errors
-    /// Where a logit is NaN or `+inf`, all are masked, or the temperature is not above zero.
+    /// If a logit is NaN or `+inf`, all are masked, or the temperature is not above zero.
     ///
     /// ```
     /// # use forerun_verify::{Dist, Token};
@@ -288,7 +288,7 @@ impl Dist {
     /// All mass on the largest logit, the lowest id among equals: the row at temperature zero.
     ///
     /// # Errors
-    /// Where a logit is NaN or `+inf`, or all are masked.
+    /// If a logit is NaN or `+inf`, or all are masked.
     ///
     /// ```
     /// # use forerun_verify::{Dist, Token};

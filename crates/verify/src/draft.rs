@@ -10,36 +10,21 @@ use crate::dist::{Dist, Token};
 /// Most nodes of one draft.
 pub const NODES_MAX: usize = 1_024;
 
-/// A place in a draft: the root (the committed text) or a drafted prefix.
-///
-/// ```
-/// # use forerun_verify::Node;
-/// assert_eq!(Node::ROOT.index(), 0);
-/// ```
+/// A node of a draft: the root (the committed tokens) or a drafted prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node(u32);
 
 impl Node {
-    /// The committed text, before any drafted token.
-    ///
-    /// ```
-    /// # use forerun_verify::{Draft, Node};
-    /// assert_eq!(Draft::empty(10).depth(Node::ROOT), 0);
-    /// ```
+    /// The committed tokens, before any draft token.
     pub const ROOT: Self = Self(0);
 
-    /// The node's place in the order of [`Draft::nodes`]; the root is 0 and parents come first.
-    ///
-    /// ```
-    /// # use forerun_verify::Node;
-    /// assert_eq!(Node::ROOT.index(), 0);
-    /// ```
+    /// Returns its position in the order of [`Draft::nodes`]: the root is 0 and parents come first.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A draft row already handed over, to be named again by further slots.
+/// A draft row that was handed over, to be named by further candidates.
 ///
 /// ```
 /// # use forerun_verify::*;
@@ -60,16 +45,16 @@ pub struct RowId(u32);
 ///
 /// ```
 /// # use forerun_verify::*;
-/// assert_eq!(Draft::empty(10).scheme(), Scheme::Slots);
+/// assert_eq!(Draft::empty(10).scheme(), Scheme::Independent);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// Whole paths of equal length, drawn independently from one drafter, possibly after a shared
-    /// trunk. A prefix that several paths share is one node with one slot for each of them.
+    /// trunk. A prefix that several paths share is one node with one candidate for each of them.
     Paths,
-    /// Independent slots: each token drawn from its own row, whichever drafter's, given the tokens
-    /// above it; and fixed tokens, chosen without drawing. Any number at any node.
-    Slots,
+    /// Independent candidates: each token drawn from its own row, whichever drafter's, given the
+    /// tokens above it; and fixed tokens, chosen without drawing. Any number at any node.
+    Independent,
     /// The children of a node are drawn one after the other from one row without replacement.
     WithoutReplacement,
     /// Stochastic beam search: as without replacement, but how many children a node has depends
@@ -79,12 +64,12 @@ pub enum Scheme {
 
 /// One proposal at a node: a child, and the row it was drawn from unless it is fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct Candidate {
     pub(crate) child: Node,
     pub(crate) row: Option<RowId>,
 }
 
-/// What a slot's token was drawn from.
+/// What a candidate's token was drawn from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Proposal<'a> {
     /// A drafter's row.
@@ -114,11 +99,11 @@ impl Proposal<'_> {
 }
 
 #[derive(Debug, Clone)]
-struct Place {
+struct Entry {
     token: Token,
     parent: Node,
     depth: usize,
-    slots: Vec<Slot>,
+    candidates: Vec<Candidate>,
 }
 
 /// Why a draft was refused.
@@ -154,7 +139,7 @@ pub enum DraftError {
         token: Token,
     },
     /// The scheme has no fixed tokens.
-    #[error("fixed token {} in a draft of {scheme:?}; start it with Scheme::Slots", token.0)]
+    #[error("fixed token {} in a draft of {scheme:?}; start it with Scheme::Independent", token.0)]
     FixedToken {
         /// The token.
         token: Token,
@@ -162,7 +147,10 @@ pub enum DraftError {
         scheme: Scheme,
     },
     /// The scheme draws all children of a node from one row.
-    #[error("node {} draws from two rows in a draft of {scheme:?}; start it with Scheme::Slots", node.0)]
+    #[error(
+        "node {} draws from two rows in a draft of {scheme:?}; start it with Scheme::Independent",
+        node.0
+    )]
     SeveralRows {
         /// The node.
         node: Node,
@@ -175,18 +163,18 @@ pub enum DraftError {
         /// The token.
         token: Token,
     },
-    /// The slots are not those of whole paths.
+    /// The candidates are not those of whole paths.
     #[error(
-        "node {} was reached by {reached} paths but goes on with {slots}; whole paths of equal \
-         length go on until the last depth, other trees are Scheme::Slots", node.0
+        "node {} was reached by {reached} paths but goes on with {candidates}; whole paths of \
+         equal length go on until the last depth, other trees are Scheme::Independent", node.0
     )]
     NotPaths {
         /// The node.
         node: Node,
-        /// How many slots lead to it.
+        /// How many candidates lead to it.
         reached: usize,
         /// How many it has.
-        slots: usize,
+        candidates: usize,
     },
     /// More nodes than [`NODES_MAX`].
     #[error("draft of more than {NODES_MAX} nodes")]
@@ -198,7 +186,7 @@ pub enum DraftError {
 /// ```
 /// use forerun_verify::*;
 /// // A drafter's own path beside a guess from the prompt.
-/// let mut tree = Draft::start(Scheme::Slots, 4);
+/// let mut tree = Draft::start(Scheme::Independent, 4);
 /// let row = tree.row(Dist::dense(vec![0.1, 0.2, 0.3, 0.4])?)?;
 /// let drawn = tree.sampled(Node::ROOT, row, Token(3))?;
 /// tree.fixed(Node::ROOT, Token(1))?;
@@ -211,7 +199,7 @@ pub enum DraftError {
 pub struct Draft {
     vocab_len: usize,
     scheme: Scheme,
-    places: Vec<Place>,
+    entries: Vec<Entry>,
     rows: Vec<Dist>,
 }
 
@@ -219,7 +207,7 @@ pub struct Draft {
 ///
 /// ```
 /// # use forerun_verify::*;
-/// let mut tree: DraftBuilder = Draft::start(Scheme::Slots, 4);
+/// let mut tree: DraftBuilder = Draft::start(Scheme::Independent, 4);
 /// let first = tree.fixed(Node::ROOT, Token(1))?;
 /// tree.fixed(first, Token(2))?;
 /// assert_eq!(tree.finish()?.len(), 2);
@@ -242,7 +230,7 @@ impl DraftBuilder {
     /// Hands over a row to draw from; name it in [`DraftBuilder::sampled`].
     ///
     /// # Errors
-    /// Where the row is of another vocabulary.
+    /// If the row is of another vocabulary.
     ///
     /// ```
     /// # use forerun_verify::*;
@@ -257,17 +245,17 @@ impl DraftBuilder {
             return Err(DraftError::Vocabulary { row_len, vocab_len });
         }
         draft.rows.push(row);
-        Ok(RowId(u32::try_from(draft.rows.len() - 1).expect("fewer rows than slots")))
+        Ok(RowId(u32::try_from(draft.rows.len() - 1).expect("fewer rows than candidates")))
     }
 
     /// Adds a token that was drawn from `row`, in the order of drawing. Where the parent has this
-    /// child already, the same node gets one more slot: duplicates count and must be added.
+    /// child already, the same node gets one more candidate: duplicates count and must be added.
     ///
     /// # Errors
-    /// Where the token cannot have been drawn so under the draft's scheme.
+    /// If the token cannot have been drawn so under the draft's scheme.
     ///
     /// # Panics
-    /// Where node or row is of another draft and not in this one.
+    /// If node or row is of another draft and not in this one.
     ///
     /// ```
     /// # use forerun_verify::*;
@@ -287,10 +275,12 @@ impl DraftBuilder {
             return Err(DraftError::Impossible { token });
         }
         let scheme = draft.scheme;
-        if scheme != Scheme::Slots && draft.slots(parent).iter().any(|slot| slot.row != Some(row)) {
+        if scheme != Scheme::Independent
+            && draft.candidates(parent).iter().any(|candidate| candidate.row != Some(row))
+        {
             return Err(DraftError::SeveralRows { node: parent, scheme });
         }
-        let put_back = matches!(scheme, Scheme::Paths | Scheme::Slots);
+        let put_back = matches!(scheme, Scheme::Paths | Scheme::Independent);
         if !put_back && draft.child(parent, token).is_some() {
             return Err(DraftError::DrawnTwice { token });
         }
@@ -301,29 +291,28 @@ impl DraftBuilder {
     /// a row, or the unaccepted tail of an earlier draft. A second time is the same child.
     ///
     /// # Errors
-    /// Where the scheme has no fixed tokens, or the token is out of range.
+    /// If the scheme has no fixed tokens, or the token is out of range.
     ///
     /// # Panics
-    /// Where the node is of another draft and not in this one.
+    /// If the node is of another draft and not in this one.
     ///
     /// ```
     /// # use forerun_verify::*;
-    /// let mut tree = Draft::start(Scheme::Slots, 2);
+    /// let mut tree = Draft::start(Scheme::Independent, 2);
     /// assert_eq!(tree.fixed(Node::ROOT, Token(1))?, tree.fixed(Node::ROOT, Token(1))?);
     /// # Ok::<(), DraftError>(())
     /// ```
     pub fn fixed(&mut self, parent: Node, token: Token) -> Result<Node, DraftError> {
         let draft = &self.0;
         draft.check_token(token)?;
-        if draft.scheme != Scheme::Slots {
+        if draft.scheme != Scheme::Independent {
             return Err(DraftError::FixedToken { token, scheme: draft.scheme });
         }
-        let fixed = draft
-            .slots(parent)
-            .iter()
-            .find(|slot| slot.row.is_none() && draft.places[slot.child.index()].token == token);
+        let fixed = draft.candidates(parent).iter().find(|candidate| {
+            candidate.row.is_none() && draft.entries[candidate.child.index()].token == token
+        });
         match fixed {
-            Some(slot) => Ok(slot.child),
+            Some(candidate) => Ok(candidate.child),
             None => self.add(parent, token, None),
         }
     }
@@ -333,22 +322,22 @@ impl DraftBuilder {
         let child = match draft.child(parent, token) {
             Some(child) => child,
             None => {
-                if draft.places.len() > NODES_MAX {
+                if draft.entries.len() > NODES_MAX {
                     return Err(DraftError::TooManyNodes);
                 }
                 let depth = draft.depth(parent) + 1;
-                draft.places.push(Place { token, parent, depth, slots: Vec::new() });
-                Node(u32::try_from(draft.places.len() - 1).expect("at most NODES_MAX"))
+                draft.entries.push(Entry { token, parent, depth, candidates: Vec::new() });
+                Node(u32::try_from(draft.entries.len() - 1).expect("at most NODES_MAX"))
             }
         };
-        draft.places[parent.index()].slots.push(Slot { child, row });
+        draft.entries[parent.index()].candidates.push(Candidate { child, row });
         Ok(child)
     }
 
     /// Ends the draft.
     ///
     /// # Errors
-    /// Where the scheme is [`Scheme::Paths`] and the slots are not those of whole paths.
+    /// If the scheme is [`Scheme::Paths`] and the candidates are not those of whole paths.
     ///
     /// ```
     /// # use forerun_verify::*;
@@ -378,8 +367,8 @@ impl Draft {
     /// # Ok::<(), DraftError>(())
     /// ```
     pub fn start(scheme: Scheme, vocab_len: usize) -> DraftBuilder {
-        let root = Place { token: Token(0), parent: Node::ROOT, depth: 0, slots: Vec::new() };
-        DraftBuilder(Self { vocab_len, scheme, places: vec![root], rows: Vec::new() })
+        let root = Entry { token: Token(0), parent: Node::ROOT, depth: 0, candidates: Vec::new() };
+        DraftBuilder(Self { vocab_len, scheme, entries: vec![root], rows: Vec::new() })
     }
 
     /// No draft: verification then just draws one token from the target.
@@ -389,13 +378,13 @@ impl Draft {
     /// assert!(Draft::empty(10).is_empty());
     /// ```
     pub fn empty(vocab_len: usize) -> Self {
-        Self::start(Scheme::Slots, vocab_len).0
+        Self::start(Scheme::Independent, vocab_len).0
     }
 
     /// One path: token `n` was drawn from row `n`.
     ///
     /// # Errors
-    /// Where a token cannot have been drawn so.
+    /// If a token cannot have been drawn so.
     ///
     /// ```
     /// # use forerun_verify::*;
@@ -420,18 +409,18 @@ impl Draft {
     /// One path of fixed tokens: an n-gram's, or a user's predicted text.
     ///
     /// # Errors
-    /// Where a token is out of range.
+    /// If a token is out of range.
     ///
     /// ```
     /// # use forerun_verify::*;
-    /// assert_eq!(Draft::guess(9, [Token(4), Token(8)])?.len(), 2);
+    /// assert_eq!(Draft::fixed_path(9, [Token(4), Token(8)])?.len(), 2);
     /// # Ok::<(), DraftError>(())
     /// ```
-    pub fn guess(
+    pub fn fixed_path(
         vocab_len: usize,
         tokens: impl IntoIterator<Item = Token>,
     ) -> Result<Self, DraftError> {
-        let mut tree = Self::start(Scheme::Slots, vocab_len);
+        let mut tree = Self::start(Scheme::Independent, vocab_len);
         let mut node = Node::ROOT;
         for token in tokens {
             node = tree.fixed(node, token)?;
@@ -453,7 +442,7 @@ impl Draft {
     ///
     /// ```
     /// # use forerun_verify::*;
-    /// assert_eq!(Draft::guess(9, [Token(4)])?.scheme(), Scheme::Slots);
+    /// assert_eq!(Draft::fixed_path(9, [Token(4)])?.scheme(), Scheme::Independent);
     /// # Ok::<(), DraftError>(())
     /// ```
     pub fn scheme(&self) -> Scheme {
@@ -464,18 +453,18 @@ impl Draft {
     ///
     /// ```
     /// # use forerun_verify::*;
-    /// assert_eq!(Draft::guess(9, [Token(4), Token(4)])?.len(), 2);
+    /// assert_eq!(Draft::fixed_path(9, [Token(4), Token(4)])?.len(), 2);
     /// # Ok::<(), DraftError>(())
     /// ```
     pub fn len(&self) -> usize {
-        self.places.len() - 1
+        self.entries.len() - 1
     }
 
     /// Whether nothing is drafted.
     ///
     /// ```
     /// # use forerun_verify::*;
-    /// assert!(!Draft::guess(9, [Token(4)])?.is_empty());
+    /// assert!(!Draft::fixed_path(9, [Token(4)])?.is_empty());
     /// # Ok::<(), DraftError>(())
     /// ```
     pub fn is_empty(&self) -> bool {
@@ -486,37 +475,54 @@ impl Draft {
     ///
     /// ```
     /// # use forerun_verify::*;
-    /// let draft = Draft::guess(9, [Token(4)])?;
+    /// let draft = Draft::fixed_path(9, [Token(4)])?;
     /// let (node, token, parent) = draft.nodes().next().unwrap();
     /// assert_eq!((node.index(), token, parent), (1, Token(4), Node::ROOT));
     /// # Ok::<(), DraftError>(())
     /// ```
     pub fn nodes(&self) -> impl Iterator<Item = (Node, Token, Node)> {
-        let places = self.places.iter().zip(0u32..).skip(1);
-        places.map(|(place, index)| (Node(index), place.token, place.parent))
+        let entries = self.entries.iter().zip(0u32..).skip(1);
+        entries.map(|(entry, index)| (Node(index), entry.token, entry.parent))
+    }
+
+    /// The node before a node; none before the root.
+    ///
+    /// # Panics
+    /// If the node is of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let draft = Draft::fixed_path(9, [Token(4), Token(5)])?;
+    /// let first = draft.child(Node::ROOT, Token(4)).unwrap();
+    /// let second = draft.child(first, Token(5)).unwrap();
+    /// assert_eq!((draft.parent(second), draft.parent(Node::ROOT)), (Some(first), None));
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn parent(&self, node: Node) -> Option<Node> {
+        (node != Node::ROOT).then(|| self.entries[node.index()].parent)
     }
 
     /// How many tokens lead to a node.
     ///
     /// # Panics
-    /// Where the node is of another draft and not in this one.
+    /// If the node is of another draft and not in this one.
     ///
     /// ```
     /// # use forerun_verify::*;
     /// assert_eq!(Draft::empty(9).depth(Node::ROOT), 0);
     /// ```
     pub fn depth(&self, node: Node) -> usize {
-        self.places[node.index()].depth
+        self.entries[node.index()].depth
     }
 
     /// The tokens that lead to a node.
     ///
     /// # Panics
-    /// Where the node is of another draft and not in this one.
+    /// If the node is of another draft and not in this one.
     ///
     /// ```
     /// # use forerun_verify::*;
-    /// let draft = Draft::guess(9, [Token(4), Token(5)])?;
+    /// let draft = Draft::fixed_path(9, [Token(4), Token(5)])?;
     /// let (last, ..) = draft.nodes().last().unwrap();
     /// assert_eq!(draft.path_to(last), [Token(4), Token(5)]);
     /// # Ok::<(), DraftError>(())
@@ -525,9 +531,9 @@ impl Draft {
         let mut tokens = Vec::with_capacity(self.depth(node));
         let mut node = node;
         while node != Node::ROOT {
-            let place = &self.places[node.index()];
-            tokens.push(place.token);
-            node = place.parent;
+            let entry = &self.entries[node.index()];
+            tokens.push(entry.token);
+            node = entry.parent;
         }
         tokens.reverse();
         tokens
@@ -536,25 +542,25 @@ impl Draft {
     /// The child of a node that has this token.
     ///
     /// # Panics
-    /// Where the node is of another draft and not in this one.
+    /// If the node is of another draft and not in this one.
     ///
     /// ```
     /// # use forerun_verify::*;
-    /// let draft = Draft::guess(9, [Token(4)])?;
+    /// let draft = Draft::fixed_path(9, [Token(4)])?;
     /// assert!(draft.child(Node::ROOT, Token(4)).is_some());
     /// assert!(draft.child(Node::ROOT, Token(5)).is_none());
     /// # Ok::<(), DraftError>(())
     /// ```
     pub fn child(&self, node: Node, token: Token) -> Option<Node> {
-        let mut children = self.slots(node).iter().map(|slot| slot.child);
+        let mut children = self.candidates(node).iter().map(|candidate| candidate.child);
         children.find(|child| self.token(*child) == token)
     }
 
-    /// The row a drafted token was drawn from, by its first slot; none for a fixed token and for
-    /// the root. For rules written elsewhere.
+    /// The row a drafted token was drawn from, by its first candidate; none for a fixed token and
+    /// for the root. For rules written elsewhere.
     ///
     /// # Panics
-    /// Where the node is of another draft and not in this one.
+    /// If the node is of another draft and not in this one.
     ///
     /// ```
     /// # use forerun_verify::*;
@@ -566,17 +572,17 @@ impl Draft {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drawn_from(&self, node: Node) -> Option<&Dist> {
-        let parent = self.places[node.index()].parent;
-        let slot = self.slots(parent).iter().find(|slot| slot.child == node)?;
-        slot.row.map(|row| self.draft_row(row))
+        let parent = self.entries[node.index()].parent;
+        let candidate = self.candidates(parent).iter().find(|candidate| candidate.child == node)?;
+        candidate.row.map(|row| self.draft_row(row))
     }
 
     pub(crate) fn token(&self, node: Node) -> Token {
-        self.places[node.index()].token
+        self.entries[node.index()].token
     }
 
-    pub(crate) fn slots(&self, node: Node) -> &[Slot] {
-        &self.places[node.index()].slots
+    pub(crate) fn candidates(&self, node: Node) -> &[Candidate] {
+        &self.entries[node.index()].candidates
     }
 
     pub(crate) fn draft_row(&self, row: RowId) -> &Dist {
@@ -591,9 +597,9 @@ impl Draft {
         token: impl Fn(Token) -> Token,
         row: impl Fn(&Dist) -> Dist,
     ) -> Self {
-        let mut places = self.places.clone();
-        places.iter_mut().skip(1).for_each(|place| place.token = token(place.token));
-        Self { vocab_len, scheme: self.scheme, places, rows: self.rows.iter().map(row).collect() }
+        let mut entries = self.entries.clone();
+        entries.iter_mut().skip(1).for_each(|entry| entry.token = token(entry.token));
+        Self { vocab_len, scheme: self.scheme, entries, rows: self.rows.iter().map(row).collect() }
     }
 
     #[cfg(feature = "check")]
@@ -601,54 +607,55 @@ impl Draft {
         self.rows == other.rows
     }
 
-    pub(crate) fn proposal(&self, slot: Slot) -> Proposal<'_> {
-        match slot.row {
+    pub(crate) fn proposal(&self, candidate: Candidate) -> Proposal<'_> {
+        match candidate.row {
             Some(row) => Proposal::Row(self.draft_row(row)),
-            None => Proposal::Fixed(self.token(slot.child)),
+            None => Proposal::Fixed(self.token(candidate.child)),
         }
     }
 
-    /// The slots of a draft of one path, from the root down.
-    pub(crate) fn steps(&self) -> Vec<(Node, Slot)> {
+    /// The candidates of a draft of one path, from the root down.
+    pub(crate) fn steps(&self) -> Vec<(Node, Candidate)> {
         let mut steps = Vec::with_capacity(self.len());
         let mut node = Node::ROOT;
-        while let Some(&slot) = self.slots(node).first() {
-            steps.push((node, slot));
-            node = slot.child;
+        while let Some(&candidate) = self.candidates(node).first() {
+            steps.push((node, candidate));
+            node = candidate.child;
         }
         steps
     }
 
-    /// The row all slots of a node were drawn from, where there is just one and none is fixed.
+    /// The row all candidates of a node were drawn from, where there is just one and none is fixed.
     pub(crate) fn shared_row(&self, node: Node) -> Option<RowId> {
-        let slots = self.slots(node);
-        let row = slots.first()?.row?;
-        slots.iter().all(|slot| slot.row == Some(row)).then_some(row)
+        let candidates = self.candidates(node);
+        let row = candidates.first()?.row?;
+        candidates.iter().all(|candidate| candidate.row == Some(row)).then_some(row)
     }
 
-    /// The slots of the node that has most.
-    pub(crate) fn most_slots(&self) -> usize {
-        self.places.iter().map(|place| place.slots.len()).max().unwrap_or(0)
+    /// The candidates of the node that has most.
+    pub(crate) fn most_candidates(&self) -> usize {
+        self.entries.iter().map(|entry| entry.candidates.len()).max().unwrap_or(0)
     }
 
     /// Whether there is at most one proposal at each node.
     pub(crate) fn is_one_path(&self) -> bool {
-        self.most_slots() <= 1
+        self.most_candidates() <= 1
     }
 
-    /// Whether, at each node, all slots were drawn from one row.
+    /// Whether, at each node, all candidates were drawn from one row.
     pub(crate) fn is_sampled_alike(&self) -> bool {
-        let nodes = self.places.iter().zip(0u32..);
-        nodes
-            .clone()
-            .all(|(place, index)| place.slots.is_empty() || self.shared_row(Node(index)).is_some())
+        let nodes = self.entries.iter().zip(0u32..);
+        nodes.clone().all(|(entry, index)| {
+            entry.candidates.is_empty() || self.shared_row(Node(index)).is_some()
+        })
     }
 
-    /// The first node with more than one slot, and the greatest depth.
+    /// The first node with more than one candidate, and the greatest depth.
     pub(crate) fn branch(&self) -> (Option<Node>, usize) {
-        let nodes = self.places.iter().zip(0u32..);
-        let branch = nodes.filter(|(place, _)| place.slots.len() > 1).map(|(_, i)| Node(i)).next();
-        (branch, self.places.iter().map(|place| place.depth).max().unwrap_or(0))
+        let nodes = self.entries.iter().zip(0u32..);
+        let branch =
+            nodes.filter(|(entry, _)| entry.candidates.len() > 1).map(|(_, i)| Node(i)).next();
+        (branch, self.entries.iter().map(|entry| entry.depth).max().unwrap_or(0))
     }
 
     fn check_token(&self, token: Token) -> Result<(), DraftError> {
@@ -659,28 +666,28 @@ impl Draft {
         }
     }
 
-    /// Whole paths: below the first branching, as many slots leave a node as lead to it, until
+    /// Whole paths: below the first branching, as many candidates leave a node as lead to it, until
     /// the last depth.
     fn check_paths(&self) -> Result<(), DraftError> {
         let (branch, depth_max) = self.branch();
         let trunk = branch.map_or(depth_max, |node| self.depth(node));
-        let mut reached = vec![0; self.places.len()];
-        for place in &self.places {
-            for slot in &place.slots {
-                reached[slot.child.index()] += 1;
+        let mut reached = vec![0; self.entries.len()];
+        for entry in &self.entries {
+            for candidate in &entry.candidates {
+                reached[candidate.child.index()] += 1;
             }
         }
-        for (index, place) in self.places.iter().enumerate() {
-            let slots = place.slots.len();
-            let wanted = match place.depth {
+        for (index, entry) in self.entries.iter().enumerate() {
+            let candidates = entry.candidates.len();
+            let wanted = match entry.depth {
                 depth if depth == depth_max => 0,
                 depth if depth < trunk => 1,
-                depth if depth == trunk => slots.max(1),
+                depth if depth == trunk => candidates.max(1),
                 _ => reached[index],
             };
-            if slots != wanted {
+            if candidates != wanted {
                 let node = Node(u32::try_from(index).expect("at most NODES_MAX"));
-                return Err(DraftError::NotPaths { node, reached: reached[index], slots });
+                return Err(DraftError::NotPaths { node, reached: reached[index], candidates });
             }
         }
         Ok(())

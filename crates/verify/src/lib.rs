@@ -1,8 +1,8 @@
 //! Lossless verification rules for speculative decoding.
 //!
-//! A drafter guesses the next tokens, the target scores them all in one pass, and a *rule* keeps
-//! as many as it may, so that the output follows the target's own law. This crate is the rules:
-//! no model, no I/O, no `unsafe`.
+//! A drafter proposes the next tokens, the target scores them all in one pass, and a *rule* accepts
+//! as many as it may, so that the output keeps the target's own distribution. This crate is the
+//! rules: no model, no I/O, no `unsafe`.
 //!
 //! ```
 //! use forerun_verify::*;
@@ -11,7 +11,7 @@
 //!     (Token(2), Dist::dense(vec![0.2, 0.2, 0.6])?),
 //!     (Token(0), Dist::dense(vec![0.7, 0.2, 0.1])?),
 //! ])?;
-//! // The target scored the path: a row for the committed text and one after each drafted token.
+//! // The target scored the path: a row after the committed tokens and one after each draft token.
 //! let rows = [
 //!     Dist::softmax(&[0.1, 0.3, 1.9], 1.0)?,
 //!     Dist::softmax(&[2.0, 0.1, 0.3], 1.0)?,
@@ -38,10 +38,10 @@
 //! | draft | scheme | rule |
 //! |---|---|---|
 //! | one path, sampled or fixed | any | [`BlockRule`]: no lossless rule accepts more |
-//! | several paths, several drafters, fixed tokens beside them | [`Scheme::Paths`], [`Scheme::Slots`] | [`PooledRule`] |
+//! | several paths, several drafters, fixed tokens beside them | [`Scheme::Paths`], [`Scheme::Independent`] | [`PooledRule`] |
 //! | children drawn without replacement, beams | [`Scheme::WithoutReplacement`], [`Scheme::Beam`] | [`TraversalRule`] |
-//! | fixed tokens alone | [`Scheme::Slots`] | [`NssRule`] |
-//! | any, and the text must not depend on the drafter | any | [`CoupledRule`] |
+//! | fixed tokens alone | [`Scheme::Independent`] | [`NssRule`] |
+//! | any, and the output must not depend on the drafter | any | [`CoupledRule`] |
 //!
 //! [`TokenRule`], [`SpecInferRule`], [`SpecTrRule`], [`RsdRule`] and [`GbvRule`] are the published
 //! rules these are measured against. A rule refuses a draft it is not lossless for.

@@ -1,7 +1,8 @@
 //! Philox4x32-10 (Salmon et al. 2011), the counter-based generator of cuRAND, PyTorch and NumPy:
 //! any number of the stream is a function of the seed and its place alone.
 //!
-//! That is what the coupled rule needs, and it lets an engine on other hardware reproduce a text.
+//! That is what the coupled rule needs, and it lets an engine on other hardware reproduce an
+//! output.
 
 use std::convert::Infallible;
 

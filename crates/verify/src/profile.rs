@@ -3,8 +3,8 @@
 //!
 //! Short rows are kept as they are, and any bar is exact. Long ones are counted into buckets of
 //! nearly equal ratio in one pass; a bar must then stand on a bucket's edge, where the answer is
-//! exact too. Long rows use a ratio in `f32` rounded *down*: a rule that never asks for more than its
-//! share stays lossless, as long as every use of the ratio is the same one.
+//! exact too. Long rows use a ratio in `f32` rounded *down*: a rule that never asks for more than
+//! its share stays lossless, as long as every use of the ratio is the same one.
 
 use fearless_simd::{Simd, dispatch};
 
@@ -23,11 +23,11 @@ const SHIFT: u32 = 23 - BUCKET_BITS;
 /// Outweighs the three roundings of a ratio in `f32`, so that it is never above the true one.
 const ROUND_DOWN: f64 = 1.0 - 1.0 / (1 << 21) as f64;
 
-/// The ratio of a target row to the average of the rows its slots were drawn from.
+/// The ratio of a target row to the average of the rows its candidates were drawn from.
 #[derive(Debug, Clone)]
 pub(crate) struct Ratio<'a> {
     target: &'a Dist,
-    /// Rows with their share of the slots.
+    /// Rows with their share of the candidates.
     rows: Vec<(f64, &'a Dist)>,
     form: Form,
 }
@@ -43,7 +43,7 @@ enum Form {
 }
 
 impl<'a> Ratio<'a> {
-    /// The ratio of `target` to `rows`, each with its share of the slots.
+    /// The ratio of `target` to `rows`, each with its share of the candidates.
     pub(crate) fn new(target: &'a Dist, rows: Vec<(f64, &'a Dist)>) -> Self {
         let longest = rows.iter().map(|(_, row)| row.stored_len()).max().unwrap_or(0);
         let form = if longest.min(target.stored_len()) <= SHORT_MAX {

@@ -1,5 +1,5 @@
-//! What is left of a target row when draft rows are taken from it: the law of the next token
-//! after the accepted ones.
+//! What is left of a target row when draft rows are taken from it: the distribution of the
+//! token after the accepted ones.
 //!
 //! Every published rule's residual, however often it is renormalised on paper, is
 //! `relu(scale * target - sum of coefficient * draft row)` for some scalars, because

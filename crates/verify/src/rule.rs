@@ -29,14 +29,14 @@ pub use spectr::SpecTrRule;
 pub use token::TokenRule;
 pub use traversal::TraversalRule;
 
-/// Most slots that rules pool: at one node or at one depth.
-const SLOTS_MAX: usize = 64;
+/// Most candidates that rules pool: at one node or at one depth.
+const CANDIDATES_MAX: usize = 64;
 
 /// What a rule decides: how far the draft is accepted, and the token after it.
 ///
 /// ```
 /// use forerun_verify::*;
-/// let draft = Draft::guess(2, [Token(0)])?;
+/// let draft = Draft::fixed_path(2, [Token(0)])?;
 /// let rows = [Dist::point(2, Token(0))?, Dist::point(2, Token(1))?];
 /// let verdict = BlockRule.verify(&Block::new(&draft, &rows)?, &mut Random(Philox::new(0)))?;
 /// assert_eq!((verdict.accepted, verdict.next), (1, Token(1)));
@@ -57,7 +57,7 @@ pub struct Verdict {
 ///
 /// ```
 /// # use forerun_verify::*;
-/// let mut tree = Draft::start(Scheme::Slots, 3);
+/// let mut tree = Draft::start(Scheme::Independent, 3);
 /// tree.fixed(Node::ROOT, Token(0))?;
 /// tree.fixed(Node::ROOT, Token(1))?;
 /// let refusal = BlockRule.admits(&tree.finish()?).unwrap_err();
@@ -78,7 +78,7 @@ pub struct Refusal {
 }
 
 /// A verification rule: keeps as much of a draft as it may, and names the token after it, so that
-/// the output follows the target's own law.
+/// the output keeps the target's own distribution.
 ///
 /// Implement [`Rule::admits`] and [`Rule::decide`]; call [`Rule::verify`]. Put all randomness
 /// through [`Chance`] and the feature `check` proves the implementation by enumeration.
@@ -96,7 +96,7 @@ pub struct Refusal {
 ///         Verdict { node: Node::ROOT, accepted: 0, next }
 ///     }
 /// }
-/// let draft = Draft::guess(2, [Token(0)])?;
+/// let draft = Draft::fixed_path(2, [Token(0)])?;
 /// let rows = [Dist::point(2, Token(1))?, Dist::point(2, Token(1))?];
 /// let block = Block::new(&draft, &rows)?;
 /// assert_eq!(Never.verify(&block, &mut Random(Philox::new(0)))?.next, Token(1));
@@ -112,6 +112,12 @@ pub trait Rule: Debug + Send + Sync {
     /// # Errors
     /// Says what the rule wants and what to use instead.
     fn admits(&self, draft: &Draft) -> Result<(), Refusal>;
+
+    /// The noise that tokens are chosen by, for a rule that draws nothing. A drafter that chooses
+    /// by the same noise is accepted most.
+    fn noise(&self) -> Option<Noise> {
+        None
+    }
 
     /// Decides on a block whose draft the rule admits.
     fn decide(&self, block: &Block<'_>, chance: &mut dyn Chance) -> Verdict;

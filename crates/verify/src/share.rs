@@ -1,4 +1,4 @@
-//! What slots take from a target row by passing a bar on the likelihood ratio, and what they
+//! What candidates take from a target row by passing a bar on the likelihood ratio, and what they
 //! leave.
 
 use crate::chance::Weights;
@@ -22,7 +22,7 @@ impl Piece {
     }
 }
 
-/// What the slots of one draft row take.
+/// What the candidates of one draft row take.
 #[derive(Debug, Clone)]
 pub(crate) struct Take<'a> {
     pub(crate) row: &'a Dist,

@@ -94,8 +94,8 @@ fn pair_sums_on<S: Simd>(
     for (target, draft) in target.chunks(CHUNK).zip(draft.chunks(CHUNK)) {
         // Values first, then their sum: two loops of one kind of work each, which vectorise well.
         let mut values = [0.0; CHUNK];
-        for ((slot, &target), &draft) in values.iter_mut().zip(target).zip(draft) {
-            *slot = value(target, draft);
+        for ((out, &target), &draft) in values.iter_mut().zip(target).zip(draft) {
+            *out = value(target, draft);
         }
         let mut lanes = [0.0; LANES];
         for group in values[..target.len().next_multiple_of(LANES)].as_chunks::<LANES>().0 {

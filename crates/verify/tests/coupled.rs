@@ -38,9 +38,9 @@ fn drafted(
         let prefix = |node| [&text[..], &draft.path_to(node)].concat();
         let nodes = std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, ..)| node));
         let rows: Vec<Dist> = nodes.map(|node| model.target(&prefix(node)).clone()).collect();
-        let rule = CoupledRule { noise, position: text.len() as u64 };
         let mut unused = Random(Philox::new(rounds as u64));
-        let verdict = rule.verify(&Block::new(&draft, &rows).unwrap(), &mut unused).unwrap();
+        let block = Block::new(&draft, &rows).unwrap().at(text.len() as u64);
+        let verdict = CoupledRule { noise }.verify(&block, &mut unused).unwrap();
         text.extend(draft.path_to(verdict.node));
         text.push(verdict.next);
         rounds += 1;

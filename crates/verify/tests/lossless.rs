@@ -9,8 +9,8 @@ use forerun_verify::*;
 /// Most drafts a model may have, so that the suite stays quick.
 const DRAFTS_MAX: usize = 5_000;
 
-/// Examines a rule over all sizes of `V` in 2..=4, `L` in 1..=4 and `K` in 1..=3 whose drafts can be
-/// enumerated, all kinds of model, and as many seeds as make two hundred.
+/// Examines a rule over all sizes of `V` in 2..=4, `L` in 1..=4 and `K` in 1..=3 whose drafts can
+/// be enumerated, all kinds of model, and as many seeds as make two hundred.
 fn prove<D: Drafting>(
     name: &str,
     rule: &dyn Rule,
@@ -61,7 +61,7 @@ fn of_one_path(v: usize, l: usize, _: usize) -> usize {
     of_paths(v, l, 1)
 }
 
-fn of_slots(v: usize, l: usize, _: usize) -> usize {
+fn of_candidates(v: usize, l: usize, _: usize) -> usize {
     of_paths(v, l, 3)
 }
 
@@ -108,10 +108,10 @@ prove! {
     specinfer_on_two_drafters: SpecInferRule, drafting::two_drafters, of_paths;
     specinfer_on_paths_and_a_guess: SpecInferRule, |k| drafting::paths_and_guess((k - 1).max(1)), of_paths;
     specinfer_on_guesses: SpecInferRule, |_| drafting::guesses(), of_one_path;
-    specinfer_on_a_slot_tree: SpecInferRule, |_| drafting::slot_tree(), of_slots;
+    specinfer_on_a_candidate_tree: SpecInferRule, |_| drafting::candidate_tree(), of_candidates;
     spectr_on_paths: SpecTrRule, drafting::paths, of_paths;
     spectr_on_a_trunk: SpecTrRule, drafting::trunk, of_paths;
-    spectr_on_a_slot_tree: SpecTrRule, |_| drafting::slot_tree(), of_slots;
+    spectr_on_a_candidate_tree: SpecTrRule, |_| drafting::candidate_tree(), of_candidates;
     rsd_on_paths: RsdRule, drafting::paths, of_paths;
     rsd_without_replacement: RsdRule, drafting::without_replacement, of_distinct;
     rsd_on_beams: RsdRule, drafting::beam, of_beams;
@@ -128,7 +128,7 @@ prove! {
     pooled_on_two_drafters: PooledRule, drafting::two_drafters, of_paths;
     pooled_on_paths_and_a_guess: PooledRule, |k| drafting::paths_and_guess((k - 1).max(1)), of_paths;
     pooled_on_guesses: PooledRule, |_| drafting::guesses(), of_one_path;
-    pooled_on_a_slot_tree: PooledRule, |_| drafting::slot_tree(), of_slots;
-    pooled_on_top_and_rest: PooledRule, |_| drafting::top_and_rest(), of_slots;
+    pooled_on_a_candidate_tree: PooledRule, |_| drafting::candidate_tree(), of_candidates;
+    pooled_on_top_and_rest: PooledRule, |_| drafting::top_and_rest(), of_candidates;
     pooled_on_a_path_that_stops_early: PooledRule, |_| drafting::early_stop(), of_one_path;
 }

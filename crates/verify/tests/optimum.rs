@@ -24,7 +24,7 @@ fn tokens(vocab_len: usize) -> impl Iterator<Item = Token> {
 /// All prefixes of a length.
 fn prefixes(model: &Model, len: usize) -> Vec<Vec<Token>> {
     let mut all = Vec::new();
-    model.each_text(len, &mut |text, _| all.push(text.to_vec()));
+    model.each_output(len, &mut |text, _| all.push(text.to_vec()));
     all
 }
 
@@ -402,11 +402,11 @@ fn the_coupled_rule_accepts_what_its_formula_says() {
             for position in 0..shape.len as u64 {
                 path.push(noise.choose(position, model.draft(0, &path)));
             }
-            let draft = Draft::guess(shape.vocab_len, path.iter().copied()).unwrap();
+            let draft = Draft::fixed_path(shape.vocab_len, path.iter().copied()).unwrap();
             let rows: Vec<Dist> =
                 (0..=shape.len).map(|n| model.target(&path[..n]).clone()).collect();
             let block = Block::new(&draft, &rows).unwrap();
-            let rule = CoupledRule { noise, position: 0 };
+            let rule = CoupledRule { noise };
             let verdict = rule.verify(&block, &mut Random(Philox::new(0))).unwrap();
             let accepted = verdict.accepted as f64;
             sum += accepted;
@@ -485,7 +485,7 @@ fn the_order_of_rules_holds() {
 }
 
 /// At one node SpecTr accepts no less, but not the same tokens from the same drafts: it may keep
-/// those with fewer slots below them.
+/// those with fewer candidates below them.
 #[test]
 fn spectr_may_fall_behind_specinfer_after_the_first_token() {
     let model = Model::random(Kind::Truncated, Shape { vocab_len: 3, len: 2 }, 0);

@@ -57,7 +57,7 @@ fn verdicts(rule: &dyn Rule, scheme: Scheme, paths: usize) -> String {
     for vocab in VOCABS {
         for sparse in [false, true] {
             let (draft, target) = block(scheme, (vocab, sparse), paths);
-            let block = Block::new(&draft, &target).unwrap();
+            let block = Block::new(&draft, &target).unwrap().at(100);
             for seed in 0..4 {
                 let verdict = rule.verify(&block, &mut Random(Philox::new(seed))).unwrap();
                 all.push(format!("{}:{}", verdict.accepted, verdict.next.0));
@@ -69,7 +69,7 @@ fn verdicts(rule: &dyn Rule, scheme: Scheme, paths: usize) -> String {
 
 #[test]
 fn seeded_verdicts_never_change() {
-    let coupled = CoupledRule { noise: Noise::new(5), position: 100 };
+    let coupled = CoupledRule { noise: Noise::new(5) };
     let rules: [(&dyn Rule, Scheme, usize, &str); 11] = [
         (&TokenRule, Scheme::Paths, 1, TOKEN),
         (&BlockRule, Scheme::Paths, 1, BLOCK),
@@ -80,7 +80,7 @@ fn seeded_verdicts_never_change() {
         (&TraversalRule, Scheme::WithoutReplacement, 2, TRAVERSAL),
         (&GbvRule { guarded: false }, Scheme::Paths, 2, GBV_PLAIN),
         (&GbvRule { guarded: true }, Scheme::Paths, 2, GBV),
-        (&PooledRule, Scheme::Slots, 2, POOLED),
+        (&PooledRule, Scheme::Independent, 2, POOLED),
         (&coupled, Scheme::Paths, 2, COUPLED),
     ];
     let mut changed = String::new();

@@ -82,7 +82,7 @@ properties! {
     the_form_of_a_row_changes_no_choice: rows::forms();
     drafts_are_refused_or_sound: drafts::any_calls();
     any_rule_judges_any_draft_or_refuses: verdicts::any_draft();
-    more_slots_than_a_rule_pools_are_refused: verdicts::many_slots();
+    more_candidates_than_a_rule_pools_are_refused: verdicts::many_candidates();
     token_verdicts_are_sound: verdicts::token();
     block_verdicts_are_sound: verdicts::block();
     nss_verdicts_are_sound: verdicts::nss();

@@ -108,18 +108,18 @@ table! { caught:
     a_number_of_paths_chosen_by_their_tokens: (3, 2), paths(2), Picked(PickFault::Peeking);
     a_shared_trunk_that_is_skewed: (2, 2), trunk(2), Picked(PickFault::Sound);
     repeated_children_tried_once: (3, 1), paths(2), Own(specinfer_distinct);
-    one_bar_for_all_slots_set_for_one: (3, 1), paths(2), Own(k_seq_low);
+    one_bar_for_all_candidates_set_for_one: (3, 1), paths(2), Own(k_seq_low);
     a_traversal_that_ends_with_the_plain_target: (3, 2), without_replacement(2), Own(traversal_plain_target);
     layers_in_turn_on_beams: (2, 3), beam(2), Own(in_turn);
     // Several paths, drawn in another way than the rule is told.
     rsd_on_sorted_children: (3, 2), sorted(2), Library(&RsdRule);
     traversal_on_sorted_children: (3, 2), sorted(2), Library(&TraversalRule);
-    specinfer_on_children_not_put_back: (3, 2), passed_off(without_replacement(2), Scheme::Slots), Library(&SpecInferRule);
-    spectr_on_children_not_put_back: (3, 2), passed_off(without_replacement(2), Scheme::Slots), Library(&SpecTrRule);
+    specinfer_on_children_not_put_back: (3, 2), passed_off(without_replacement(2), Scheme::Independent), Library(&SpecInferRule);
+    spectr_on_children_not_put_back: (3, 2), passed_off(without_replacement(2), Scheme::Independent), Library(&SpecTrRule);
     gbv_on_children_not_put_back: (3, 1), passed_off(without_replacement(2), Scheme::Paths), Library(&PLAIN_GBV);
-    pooled_on_children_not_put_back: (3, 2), passed_off(without_replacement(2), Scheme::Slots), Library(&PooledRule);
-    pooled_on_beams_passed_off_as_slots: (2, 3), passed_off(beam(2), Scheme::Slots), Library(&PooledRule);
-    a_second_slot_where_the_first_drew_badly: (3, 1), second_chance(), Library(&PooledRule);
+    pooled_on_children_not_put_back: (3, 2), passed_off(without_replacement(2), Scheme::Independent), Library(&PooledRule);
+    pooled_on_beams_passed_off_as_candidates: (2, 3), passed_off(beam(2), Scheme::Independent), Library(&PooledRule);
+    a_second_candidate_where_the_first_drew_badly: (3, 1), second_chance(), Library(&PooledRule);
     a_path_added_by_tokens_at_its_depth: (3, 2), afterthought(), Library(&PooledRule);
 }
 
@@ -129,7 +129,7 @@ table! { lossless:
     block_that_knows_of_dropped_tokens: (3, 2), dropping(), Own(block_on_kept_tokens);
     a_picked_path_by_hand: (3, 2), paths(2), Picked(PickFault::Sound);
     repeated_children_tried_as_often: (3, 1), paths(2), Own(specinfer_sound);
-    one_bar_for_all_slots_set_too_high: (3, 1), paths(2), Own(k_seq_high);
+    one_bar_for_all_candidates_set_too_high: (3, 1), paths(2), Own(k_seq_high);
     traversal_by_hand: (3, 2), without_replacement(2), Own(traversal_sound);
     layers_in_turn_on_paths: (3, 2), paths(2), Own(in_turn);
     layers_in_turn_without_replacement: (3, 2), without_replacement(2), Own(in_turn);

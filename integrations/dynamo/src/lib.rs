@@ -104,7 +104,7 @@ impl LLMEngine for ForerunEngine {
             loaded.map_err(|panic| backend_error(BackendError::EngineShutdown, panic))?.map_err(
                 |failure| backend_error(BackendError::InvalidArgument, format!("{failure:#}")),
             )?;
-        let (context_len, slots) = host.room();
+        let (context_len, slots) = (host.context_len(), host.slot_count());
         *self.host.lock() = Some(Arc::new(host));
         Ok(EngineConfig {
             model: self.name.clone(),
@@ -221,9 +221,9 @@ impl LoadReport {
         let (Some(publisher), Some(host)) = (self.0.lock().clone(), host.upgrade()) else { return };
         let load = host.load();
         let snapshot = ComponentSnapshot {
-            kv_used_blocks: load.held.div_ceil(BLOCK_LEN) as u64,
-            kv_total_blocks: (load.room / BLOCK_LEN) as u64,
-            gpu_cache_usage: load.held as f32 / load.room as f32,
+            kv_used_blocks: load.cache_used_len.div_ceil(BLOCK_LEN) as u64,
+            kv_total_blocks: (load.cache_len / BLOCK_LEN) as u64,
+            gpu_cache_usage: load.cache_used_len as f32 / load.cache_len as f32,
             kv_cache_hit_rate: Some(load.hit_rate as f32),
             dp_rank: RANK,
         };

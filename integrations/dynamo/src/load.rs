@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use forerun_decode::{Arm, Controller, Decoder, Drafter, ModelDrafter, Sampling, VocabMap};
+use forerun_decode::{Arm, Controller, Decoder, Drafter, DrafterId, ModelDrafter, Sampling, VocabMap};
 use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
-use forerun_serve::{DraftDefaults, DrafterInfo, Engine, Host, ModelInfo, ServeConfig};
+use forerun_serve::{DraftDefaults, Engine, Host, HostConfig, ModelInfo};
 
 use crate::blocks::Blocks;
 
@@ -74,13 +74,11 @@ impl ModelFlags {
         if let Some(path) = &self.spec_draft_model {
             drafters.push(Box::new(self.drafter(path, &model)?));
         }
-        let info: Vec<DrafterInfo> =
-            drafters.iter().map(|it| DrafterInfo { name: it.name(), is_model: true }).collect();
         let mut decoder = Decoder::new(Box::new(target), drafters)?;
-        let adaptive = !info.is_empty() && !self.spec_fixed;
+        let adaptive = !decoder.drafters().is_empty() && !self.spec_fixed;
         let controller = if adaptive {
             let costs = decoder.measure(MEASURE).context("measuring what passes cost")?;
-            let arms = vec![Arm { drafters: vec![0], width: 1 }];
+            let arms = vec![Arm { drafters: vec![DrafterId(0)], width: 1 }];
             Some(Controller::new(costs, arms, self.spec_draft_n_max))
         } else {
             None
@@ -91,7 +89,7 @@ impl ModelFlags {
             template_source: String::new(),
             sampling: Sampling::default(),
             drafts: DraftDefaults {
-                drafters: info,
+                drafters: decoder.drafters().infos(),
                 length: self.spec_draft_n_max,
                 width: 1,
                 may_stop: false,
@@ -109,16 +107,9 @@ impl ModelFlags {
             controller,
             decoder,
         };
-        let config = ServeConfig {
-            api_keys: Vec::new(),
-            allowed_hosts: Vec::new(),
+        let config = HostConfig {
             queue_max: self.max_queued_requests,
             timeout: Duration::from_secs(24 * 3600),
-            read_timeout: Duration::from_secs(30),
-            write_timeout: Duration::from_secs(30),
-            connections_max: 1,
-            body_max: 0,
-            grace: Duration::ZERO,
             log_prompts: false,
             parse_special: false,
         };

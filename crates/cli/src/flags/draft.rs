@@ -3,12 +3,13 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
-use forerun_decode::{Drafts, PathsChoice, RuleChoice};
+use forerun_decode::{DrafterKind, Drafts, PathsChoice, RuleChoice};
 use forerun_llama::{CacheType, EngineOptions, GpuLayers};
 use forerun_verify::Scheme;
 
 use super::model::{ModelConfig, cache_type, gpu_layers, threads};
-use super::{ConfigError, rule};
+use super::named::{paths, rule};
+use super::{ConfigError, within};
 
 /// Tokens of a drafted path unless told otherwise: always, or at most where it is adapted.
 const LEN_FIXED: NonZeroUsize = const { NonZeroUsize::new(4).expect("4 > 0") };
@@ -24,60 +25,64 @@ const PATHS_MAX: u32 = 16;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Drafts")]
 pub(crate) struct DraftFlags {
-    /// GGUF file of a smaller model that drafts [-md]
+    /// GGUF file of the draft model [-md]
     #[arg(long, visible_alias = "model-draft")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_MODEL", value_name = "FILE")]
     spec_draft_model: Option<PathBuf>,
-    /// File with the text that is expected, as the file before an edit: drafts from it
+    /// File with the expected output, such as the file before an edit; drafts are taken from it
     #[arg(long, value_name = "FILE")]
     prediction: Option<PathBuf>,
-    /// What drafts, separated by commas [default: what the files given are for, else none]
+    /// Drafters, separated by commas [default: draft-model with --spec-draft-model, predicted with
+    /// --prediction, else none]
     #[arg(long, env = "LLAMA_ARG_SPEC_TYPE", value_name = "LIST", value_delimiter = ',')]
     spec_type: Option<Vec<SpecType>>,
-    /// Most tokens of a drafted path [default: 8, or 4 with --spec-adaptive off]
+    /// Maximum draft length in tokens per path [default: 8, or 4 with --spec-adaptive off]
     #[arg(long, visible_aliases = ["draft-max", "draft", "draft-n"], value_name = "N")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_N_MAX")]
     spec_draft_n_max: Option<usize>,
-    /// Whether to draft as much as pays, by measured cost and acceptance, and nothing where drafts
-    /// do not pay [default: on, but off where --seed is given and the rule is not coupled, so that
-    /// the seed gives the same text again]
+    /// Whether to adapt the draft length to measured cost and acceptance, down to no drafts if they
+    /// do not pay [default: on, but off with --seed unless the rule is coupled, so that the same
+    /// seed gives the same output]
     #[arg(long, value_name = "ON|OFF")]
     spec_adaptive: Option<Switch>,
-    /// Paths the draft model draws in a round, judged together [default: 1]
+    /// Number of paths that the draft model draws per round; they are verified together [default:
+    /// 1]
     #[arg(long, visible_alias = "draft-paths", value_name = "K", requires = "spec_draft_model")]
     spec_draft_paths: Option<u32>,
-    /// How these are drawn [default: distinct for traversal and rsd, else independent]
-    #[arg(long, value_name = "HOW", value_parser = rule::paths(), requires = "spec_draft_paths")]
+    /// How the paths are drawn [default: distinct for traversal and rsd, else independent]
+    #[arg(long, value_name = "HOW", value_parser = paths(), requires = "spec_draft_paths")]
     spec_draft_draw: Option<PathsChoice>,
-    /// The draft model stops where its likeliest token is less probable than this [default: 0]
+    /// End a draft when the draft model's likeliest token has a lower probability than this
+    /// [default: 0]
     ///
-    /// It looks before a token is drawn, so the output keeps the target's law. llama.cpp draws
-    /// first and drops the token if that one is less probable, which no rule here could make good.
+    /// The decision is made before a token is drawn, so the output keeps the target's distribution.
+    /// llama.cpp draws a token first and drops it if its probability is too low, which no rule here
+    /// could correct.
     #[arg(long, visible_alias = "draft-p-min", value_name = "P", allow_negative_numbers = true)]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", requires = "spec_draft_model")]
     spec_draft_p_min: Option<f64>,
-    /// How drafts are judged; all of these are lossless [default: block, for several paths pooled]
-    #[arg(long, value_name = "RULE", value_parser = rule::rule())]
+    /// Verification rule; all of these are lossless [default: block, or pooled for several paths]
+    #[arg(long, value_name = "RULE", value_parser = rule())]
     verify: Option<RuleChoice>,
     /// Threads for the draft model's pass over one token [-td] [default: as --threads]
     #[arg(long, visible_alias = "threads-draft", value_name = "N")]
     #[arg(allow_negative_numbers = true, requires = "spec_draft_model")]
     spec_draft_threads: Option<i32>,
-    /// Threads for its pass over several tokens [-tbd] [default: as for one]
+    /// Threads for the draft model's pass over several tokens [-tbd] [default: as for one token]
     #[arg(long, visible_alias = "threads-batch-draft")]
     #[arg(value_name = "N", allow_negative_numbers = true, requires = "spec_draft_model")]
     spec_draft_threads_batch: Option<i32>,
-    /// Its layers to put on the GPU: a number or all [-ngld] [default: all]
+    /// Number of the draft model's layers on the GPU, or all [-ngld] [default: all]
     #[arg(long, visible_aliases = ["gpu-layers-draft", "n-gpu-layers-draft"])]
     #[arg(env = "LLAMA_ARG_N_GPU_LAYERS_DRAFT", value_name = "N")]
     #[arg(value_parser = gpu_layers, requires = "spec_draft_model")]
     spec_draft_ngl: Option<GpuLayers>,
-    /// Number format of its cached keys [-ctkd] [default: f16]
+    /// Number format of the draft model's cached keys [-ctkd] [default: f16]
     #[arg(long, visible_alias = "cache-type-k-draft", value_name = "TYPE")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K")]
     #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
     spec_draft_type_k: Option<CacheType>,
-    /// Number format of its cached values [-ctvd] [default: bf16 on a CPU, else f16]
+    /// Number format of the draft model's cached values [-ctvd] [default: bf16 on a CPU, else f16]
     #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V")]
     #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
@@ -96,17 +101,17 @@ enum Switch {
 /// What drafts, by our names; llama.cpp's are understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum SpecType {
-    /// Nothing: plain decoding
+    /// No drafts: plain decoding
     None,
-    /// A smaller model, of --spec-draft-model
+    /// The draft model of --spec-draft-model
     #[value(alias = "draft-simple")]
     DraftModel,
-    /// What followed the last tokens when they last occurred in the text
+    /// The tokens that followed the last n-gram when it last occurred in the sequence
     #[value(alias = "ngram-simple")]
     Ngram,
-    /// What most often followed the longest suffix of the text that occurred before
+    /// The tokens that most often followed the longest suffix that occurred before
     Suffix,
-    /// The text of --prediction
+    /// The expected output of --prediction
     Predicted,
 }
 
@@ -124,13 +129,28 @@ pub(crate) enum DrafterConfig {
 }
 
 impl DrafterConfig {
-    /// Its name.
-    pub(crate) fn name(&self) -> &'static str {
+    /// A draft model that is run as the target is.
+    pub(crate) fn like_target(path: PathBuf, target: &ModelConfig) -> Self {
+        let model = ModelConfig { path, ..target.clone() };
+        Self::Model(Box::new(DraftModelConfig { model, confidence_min: 0.0 }))
+    }
+
+    /// A drafter that needs nothing but the text; none for the other kinds.
+    pub(crate) fn looking_up(kind: DrafterKind) -> Option<Self> {
+        match kind {
+            DrafterKind::Ngram => Some(Self::Ngram),
+            DrafterKind::Suffix => Some(Self::Suffix),
+            _ => None,
+        }
+    }
+
+    /// What it is.
+    pub(crate) fn kind(&self) -> DrafterKind {
         match self {
-            Self::Model(_) => SpecType::DraftModel.name(),
-            Self::Ngram => SpecType::Ngram.name(),
-            Self::Suffix => SpecType::Suffix.name(),
-            Self::Predicted(_) => SpecType::Predicted.name(),
+            Self::Model(_) => DrafterKind::DraftModel,
+            Self::Ngram => DrafterKind::Ngram,
+            Self::Suffix => DrafterKind::Suffix,
+            Self::Predicted(_) => DrafterKind::Predicted,
         }
     }
 }
@@ -207,10 +227,10 @@ impl DraftFlags {
             None => LEN_FIXED,
             Some(len) => NonZeroUsize::new(len)
                 .filter(|len| len.get() <= DRAFT_LEN_MAX)
-                .ok_or_else(|| ConfigError::OutOfRange {
-                    flag: "--spec-draft-n-max",
-                    value: len.to_string(),
-                    expected: format!("1 to {DRAFT_LEN_MAX}, or --spec-type none for no drafts"),
+                .ok_or_else(|| {
+                    let expected =
+                        format!("1 to {DRAFT_LEN_MAX}, or --spec-type none for no drafts");
+                    ConfigError::out_of_range("--spec-draft-n-max", len, expected)
                 })?,
         };
         let width = self.width()?;
@@ -230,11 +250,8 @@ impl DraftFlags {
 
     /// Paths of the draft model.
     fn width(&self) -> Result<NonZeroU32, ConfigError> {
-        let width = self.spec_draft_paths.unwrap_or(1);
-        NonZeroU32::new(width).filter(|width| width.get() <= PATHS_MAX).ok_or_else(|| {
-            let (flag, value) = ("--spec-draft-paths", width.to_string());
-            ConfigError::OutOfRange { flag, value, expected: format!("1 to {PATHS_MAX}") }
-        })
+        let width = within("--spec-draft-paths", self.spec_draft_paths.unwrap_or(1), 1..=PATHS_MAX);
+        Ok(NonZeroU32::new(width?).expect("1 or more"))
     }
 
     /// What drafts. All that was said about drafting is used, or `none` was said.
@@ -312,10 +329,7 @@ impl DraftFlags {
         target: &ModelConfig,
     ) -> Result<DraftModelConfig, ConfigError> {
         let confidence_min = self.spec_draft_p_min.unwrap_or(0.0);
-        if !(0.0..=1.0).contains(&confidence_min) {
-            let (flag, value) = ("--spec-draft-p-min", confidence_min.to_string());
-            return Err(ConfigError::OutOfRange { flag, value, expected: "0 to 1".to_owned() });
-        }
+        let confidence_min = within("--spec-draft-p-min", confidence_min, 0.0..=1.0)?;
         let as_target = &target.engine;
         let own = threads("--spec-draft-threads", self.spec_draft_threads)?;
         let own_batch = threads("--spec-draft-threads-batch", self.spec_draft_threads_batch)?;
@@ -341,10 +355,10 @@ impl SpecType {
     fn name(self) -> &'static str {
         match self {
             Self::None => "none",
-            Self::DraftModel => "draft-model",
-            Self::Ngram => "ngram",
-            Self::Suffix => "suffix",
-            Self::Predicted => "predicted",
+            Self::DraftModel => DrafterKind::DraftModel.name(),
+            Self::Ngram => DrafterKind::Ngram.name(),
+            Self::Suffix => DrafterKind::Suffix.name(),
+            Self::Predicted => DrafterKind::Predicted.name(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What is wrong with a command line that can be read.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use forerun_decode::{RuleMismatch, SamplingError, StopError};
@@ -79,4 +81,28 @@ pub(crate) enum ConfigError {
         /// What was said.
         text: String,
     },
+}
+
+impl ConfigError {
+    /// A value that is not what was expected.
+    pub(crate) fn out_of_range(
+        flag: &'static str,
+        value: impl Display,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self::OutOfRange { flag, value: value.to_string(), expected: expected.into() }
+    }
+}
+
+/// The value, if it is in the range.
+pub(crate) fn within<T: PartialOrd + Display>(
+    flag: &'static str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<T, ConfigError> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let expected = format!("{} to {}", range.start(), range.end());
+    Err(ConfigError::out_of_range(flag, value, expected))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
 use forerun_llama::{CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode};
 
-use super::ConfigError;
+use super::{ConfigError, within};
 
 /// The context of a model whose user names none, where it was trained with more: a cache for the
 /// longest contexts would not fit most machines.
@@ -35,10 +35,10 @@ const MODEL_VARIABLE: &str = "LLAMA_ARG_MODEL";
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Target")]
 pub(crate) struct TargetFlags {
-    /// GGUF file of the target; the same as --model
+    /// GGUF file of the target model; the same as --model
     #[arg(value_name = "MODEL", help_heading = "Arguments")]
     target: Option<PathBuf>,
-    /// GGUF file of the target
+    /// GGUF file of the target model
     #[arg(short, long, env = MODEL_VARIABLE, value_name = "FILE")]
     model: Option<PathBuf>,
 }
@@ -75,23 +75,24 @@ fn is_of_environment(model: &Path) -> bool {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Target")]
 pub(crate) struct EngineFlags {
-    /// Tokens of context; 0 for as many as the model was trained with [default: as trained, at
-    /// most 8192]
+    /// Context length in tokens; 0 for the length the model was trained with [default: as trained,
+    /// but at most 8192]
     #[arg(short, long, env = "LLAMA_ARG_CTX_SIZE", value_name = "N")]
     ctx_size: Option<u32>,
-    /// Threads for a pass over one token; -1 for all the machine has [default: -1]
+    /// Threads for a pass over one token; -1 for all threads of the machine [default: -1]
     #[arg(short, long, env = "LLAMA_ARG_THREADS", value_name = "N", allow_negative_numbers = true)]
     threads: Option<i32>,
     /// Threads for a pass over several tokens [-tb] [default: as --threads]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     threads_batch: Option<i32>,
-    /// Most tokens handed to llama.cpp at once [default: 2048]
+    /// Maximum number of tokens per llama.cpp batch (logical batch size) [default: 2048]
     #[arg(short, long, env = "LLAMA_ARG_BATCH", value_name = "N")]
     batch_size: Option<u32>,
-    /// Most tokens that run through the model at once [-ub] [default: 512]
+    /// Maximum number of tokens per pass through the model (physical batch size) [-ub] [default:
+    /// 512]
     #[arg(long, env = "LLAMA_ARG_UBATCH", value_name = "N")]
     ubatch_size: Option<u32>,
-    /// Layers to put on the GPU: a number or all [-ngl] [default: all]
+    /// Number of layers on the GPU, or all [-ngl] [default: all]
     #[arg(long, visible_alias = "n-gpu-layers", env = "LLAMA_ARG_N_GPU_LAYERS", value_name = "N")]
     #[arg(value_parser = gpu_layers)]
     gpu_layers: Option<GpuLayers>,
@@ -101,16 +102,16 @@ pub(crate) struct EngineFlags {
     /// Number format of cached values [-ctv] [default: bf16 on a CPU, else f16]
     #[arg(long, env = "LLAMA_ARG_CACHE_TYPE_V", value_name = "TYPE", value_parser = cache_type())]
     cache_type_v: Option<CacheType>,
-    /// Fused attention [-fa] [default: on]
+    /// Flash attention [-fa] [default: on]
     ///
-    /// With it, what the target says does not depend on how many tokens a pass checks. Without,
-    /// rounding differs between plain and drafted decoding.
+    /// If on, the target's logits do not depend on the number of tokens in a pass. If off, rounding
+    /// differs between plain and drafted decoding.
     #[arg(long, env = "LLAMA_ARG_FLASH_ATTN", value_name = "WHEN", value_parser = flash_attention())]
     flash_attn: Option<FlashAttention>,
-    /// Read the model into memory instead of mapping the file
+    /// Load the model into memory instead of mapping the file
     #[arg(long, conflicts_with = "mlock")]
     no_mmap: bool,
-    /// Have the system hold the mapped model in memory
+    /// Lock the mapped model in memory
     #[arg(long, env = "LLAMA_ARG_MLOCK", value_parser = FalseyValueParser::new())]
     mlock: bool,
 }
@@ -222,18 +223,14 @@ pub(super) fn threads(
     };
     if threads > THREADS_MAX {
         let expected = format!("at most {THREADS_MAX}, or -1 for all the machine has");
-        return Err(ConfigError::OutOfRange { flag, value: threads.to_string(), expected });
+        return Err(ConfigError::out_of_range(flag, threads, expected));
     }
     Ok(NonZeroU32::new(threads))
 }
 
 fn batch_len(flag: &'static str, said: Option<u32>) -> Result<Option<NonZeroU32>, ConfigError> {
-    let Some(len) = said else { return Ok(None) };
-    let expected = || format!("1 to {BATCH_LEN_MAX}");
-    let checked = NonZeroU32::new(len).filter(|len| len.get() <= BATCH_LEN_MAX);
-    let out_of_range =
-        || ConfigError::OutOfRange { flag, value: len.to_string(), expected: expected() };
-    checked.map(Some).ok_or_else(out_of_range)
+    let len = said.map(|len| within(flag, len, 1..=BATCH_LEN_MAX)).transpose()?;
+    Ok(len.and_then(NonZeroU32::new))
 }
 
 /// How many layers go to the GPU, as it is said.

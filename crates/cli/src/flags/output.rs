@@ -4,20 +4,20 @@
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputFlags {
-    /// All statistics of a text, not one line of them
+    /// Print all statistics instead of one line
     #[arg(long, conflicts_with = "no_stats")]
     stats: bool,
-    /// No statistics and no notes: nothing but the text, warnings and errors
+    /// Print only the output, warnings and errors: no statistics and no notes
     #[arg(short = 'q', long, visible_alias = "quiet")]
     no_stats: bool,
-    /// Colour the text by where its tokens come from: drafted and accepted, corrected by the
-    /// target, or the target's own
+    /// Colour each token by its origin: drafted and accepted, corrected by the target, or the
+    /// target's own
     #[arg(long)]
     show_drafts: bool,
     /// When to use colours; NO_COLOR turns auto off [-co] [default: auto]
     #[arg(long, value_name = "WHEN")]
     color: Option<ColorChoice>,
-    /// One JSON object at the end instead of text as it comes
+    /// Print one JSON object at the end instead of streaming the text
     #[arg(long, conflicts_with = "show_drafts")]
     json: bool,
     /// Show llama.cpp's own log
@@ -28,12 +28,12 @@ pub(crate) struct OutputFlags {
 /// When colours are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ColorChoice {
-    /// On terminals
+    /// Only on terminals
     Auto,
-    /// Also on pipes
+    /// Always
     #[value(alias = "on")]
     Always,
-    /// Nowhere
+    /// Never
     #[value(alias = "off")]
     Never,
 }

@@ -1,8 +1,7 @@
 //! How tokens are drawn.
 
-use std::hash::{BuildHasher, RandomState};
-
 use forerun_decode::{Sampling, Token};
+use forerun_lab::SamplingConfig;
 
 use super::ConfigError;
 
@@ -10,43 +9,43 @@ use super::ConfigError;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingFlags {
-    /// Seed of all random choices; -1 for a random one, which is shown [default: -1]
+    /// Random seed; -1 picks one and prints it [default: -1]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<Seed>,
-    /// Temperature; 0 takes the likeliest token [default: 0.8]
+    /// Temperature; 0 always takes the likeliest token [default: 0.8]
     #[arg(long = "temp", visible_alias = "temperature", value_name = "T")]
     #[arg(allow_negative_numbers = true)]
     temperature: Option<f32>,
-    /// Keep this many of the likeliest tokens; 0 keeps all [default: 40]
+    /// Keep only the N likeliest tokens; 0 keeps all [default: 40]
     #[arg(long, value_name = "N")]
     top_k: Option<u32>,
-    /// Keep the fewest tokens whose probabilities add up to this; 1 keeps all [default: 0.95]
+    /// Keep the likeliest tokens whose probabilities add up to P; 1 keeps all [default: 0.95]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f32>,
-    /// Keep tokens at least this share as probable as the likeliest; 0 keeps all [default: 0.05]
+    /// Keep tokens with at least P times the probability of the likeliest one; 0 keeps all
+    /// [default: 0.05]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     min_p: Option<f32>,
-    /// Keep the most typical tokens whose probabilities add up to this; 1 keeps all [default: 1]
+    /// Keep the most typical tokens whose probabilities add up to P; 1 keeps all [default: 1]
     #[arg(long = "typical", visible_alias = "typical-p", value_name = "P")]
     #[arg(allow_negative_numbers = true)]
     typical_p: Option<f32>,
-    /// Penalty of tokens said before; 1 for none [default: 1]
+    /// Penalty for repeated tokens; 1 for none [default: 1]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
-    /// How many of the last tokens the penalties look at; 0 for none, -1 for all [default: 64]
+    /// Number of recent tokens that the penalties consider; 0 for none, -1 for all [default: 64]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     repeat_last_n: Option<i64>,
-    /// Taken off the logits of tokens said before; 0 for nothing [default: 0]
+    /// Subtract X from the logit of every token that has occurred; 0 for none [default: 0]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
-    /// Taken off for each time a token was said; 0 for nothing [default: 0]
+    /// Subtract X from the logit of a token for each time it has occurred; 0 for none [default: 0]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// Make a token likelier or less likely, as in 15043+1 or 15043-inf; may be given several
-    /// times
+    /// Add a bias to the logit of a token, as in 15043+1 or 15043-inf; may be repeated
     #[arg(short, long, value_name = "TOKEN_ID(+/-)BIAS")]
     logit_bias: Vec<String>,
-    /// Never end the text: forbid all end tokens
+    /// Forbid end tokens, so that the model does not end the output
     #[arg(long)]
     ignore_eos: bool,
 }
@@ -56,17 +55,6 @@ pub(crate) struct SamplingFlags {
 enum Seed {
     Random,
     Fixed(u64),
-}
-
-/// How tokens are drawn, checked but for what depends on the vocabulary.
-#[derive(Debug)]
-pub(crate) struct SamplingConfig {
-    /// How rows are shaped.
-    pub(crate) sampling: Sampling,
-    /// Whether end tokens are forbidden.
-    pub(crate) ignore_end: bool,
-    /// The seed of all random choices.
-    pub(crate) seed: u64,
 }
 
 impl SamplingFlags {
@@ -102,12 +90,7 @@ impl SamplingFlags {
             None => default.repeat_last_n,
             Some(-1) => None,
             Some(len) => Some(usize::try_from(len).map_err(|_| {
-                let expected = "0 or more, or -1 for all".to_owned();
-                ConfigError::OutOfRange {
-                    flag: "--repeat-last-n",
-                    value: len.to_string(),
-                    expected,
-                }
+                ConfigError::out_of_range("--repeat-last-n", len, "0 or more, or -1 for all")
             })?),
         };
         let biases = self.logit_bias.into_iter().map(bias);
@@ -142,8 +125,7 @@ fn seed(text: &str) -> Result<Seed, String> {
 
 /// A seed nobody chose, short enough to be typed again.
 fn random_seed() -> u64 {
-    // The standard library keys its hash maps from the system's source of randomness.
-    RandomState::new().hash_one(0) >> 32
+    getrandom::u32().expect("the system has random numbers").into()
 }
 
 fn bias(text: String) -> Result<(Token, f32), ConfigError> {
@@ -157,22 +139,5 @@ fn bias(text: String) -> Result<(Token, f32), ConfigError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bias_is_a_token_a_sign_and_a_number() {
-        assert_eq!(bias("15043+1.5".into()), Ok((Token(15043), 1.5)));
-        assert_eq!(bias("15043-1e1".into()), Ok((Token(15043), -10.0)));
-        assert_eq!(bias("7-inf".into()), Ok((Token(7), f32::NEG_INFINITY)));
-        for text in ["15043", "+1", "a+1", "7=1", "7+x", "-1+2"] {
-            assert_eq!(bias(text.into()), Err(ConfigError::Bias { text: text.into() }));
-        }
-    }
-
-    #[test]
-    fn random_seeds_differ_and_are_short() {
-        assert_ne!(random_seed(), random_seed());
-        assert!(random_seed() <= u64::from(u32::MAX));
-    }
-}
+#[path = "../../tests/line/sampling.rs"]
+mod tests;

@@ -6,18 +6,18 @@ use super::ConfigError;
 
 /// Where a text ends, as given.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Text")]
+#[command(next_help_heading = "Generation")]
 pub(crate) struct TextFlags {
-    /// Most tokens to make; -1 until the model ends or the context is full [default: -1]
+    /// Maximum number of tokens to generate; -1 for no limit but the context [default: -1]
     #[arg(short = 'n', long, visible_alias = "n-predict", env = "LLAMA_ARG_N_PREDICT")]
     #[arg(value_name = "N", allow_negative_numbers = true)]
     predict: Option<i64>,
-    /// Text that ends the output and is not part of it; may be given several times
+    /// Stop string: ends the output and is not part of it; may be repeated
     #[arg(short = 'r', long, visible_alias = "reverse-prompt", value_name = "TEXT")]
     #[arg(allow_hyphen_values = true)]
     stop: Vec<String>,
-    /// Read \n, \r, \t, \", \' and \\ in --prompt, --system-prompt and --stop as llama.cpp does by
-    /// default
+    /// Process the escapes \n, \r, \t, \", \' and \\ in --prompt, --system-prompt and --stop, as
+    /// llama.cpp does by default
     #[arg(short, long)]
     pub(crate) escape: bool,
 }
@@ -37,8 +37,7 @@ impl TextFlags {
         let len_max = match self.predict {
             None | Some(-1) => usize::MAX,
             Some(len) => usize::try_from(len).ok().filter(|len| *len > 0).ok_or_else(|| {
-                let expected = "1 or more, or -1 for no limit".to_owned();
-                ConfigError::OutOfRange { flag: "--predict", value: len.to_string(), expected }
+                ConfigError::out_of_range("--predict", len, "1 or more, or -1 for no limit")
             })?,
         };
         let stops = self.stop.into_iter().map(|stop| unescape(self.escape, stop));
@@ -72,13 +71,5 @@ pub(crate) fn unescape(escape: bool, text: String) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn escapes_are_read_where_asked_and_others_stay() {
-        let text = r"a\n\t\\n\'\q\".to_owned();
-        assert_eq!(unescape(true, text.clone()), "a\n\t\\n'\\q\\");
-        assert_eq!(unescape(false, text.clone()), text);
-    }
-}
+#[path = "../../tests/line/text.rs"]
+mod tests;

@@ -1,11 +1,12 @@
 //! The object of `--json`. Field names are public; speculation's are vLLM's where it has them.
 
-use forerun_decode::{Costs, Finish, Sampling, Stats};
+use forerun_decode::{Costs, Finish, Stats};
+use forerun_lab::file_name;
 use serde::Serialize;
 
 use super::{Report, ratio};
+use crate::flags::RunConfig;
 use crate::stream::Ending;
-use crate::terminal::file_name;
 
 /// All there is to say about a text.
 #[derive(Serialize)]
@@ -125,32 +126,38 @@ impl Report<'_> {
                 total_tokens: text.prompt_len + text.tokens.len(),
             },
             timings: Timings::new(stats),
-            speculative_decoding: Speculation {
-                adaptive: self
-                    .loaded
-                    .controller
-                    .as_ref()
-                    .map(|it| Adaptive::new(stats, it.costs())),
-                ..Speculation::new(stats, self.drafter_names())
-            },
+            speculative_decoding: self.speculation(),
             rule: config.draft.rule.name(),
             lossless: true,
             seed: text.seed,
-            settings: Settings {
-                ignore_eos: config.sampling.ignore_end,
-                stop: config.text.stops.as_slice(),
-                predict: Some(config.text.len_max).filter(|len| *len < usize::MAX),
-                ctx_size: self.loaded.context_len(),
-                spec_draft_n_max: config.draft.len.get(),
-                spec_draft_paths: config.draft.width.get(),
-                ..Settings::new(&config.sampling.sampling)
-            },
+            settings: Settings::new(config, self.loaded.context_len()),
         };
         serde_json::to_string(&object).expect("numbers, strings and lists of them")
     }
 
-    fn drafter_names(&self) -> Vec<&'static str> {
-        self.config.draft.drafters.iter().map(|drafter| drafter.name()).collect()
+    fn speculation(&self) -> Speculation {
+        let (stats, drafters) = (&self.text.stats, &self.config.draft.drafters);
+        let positions = &stats.positions;
+        let num_drafts = positions.first().map_or(0, |first| first.drafted);
+        let accepted: Vec<u64> = positions.iter().map(|position| position.accepted).collect();
+        // As many as accepted a position, less those that accepted the next.
+        let reached = std::iter::once(num_drafts).chain(accepted.iter().copied());
+        let next = accepted.iter().copied().chain(std::iter::once(0));
+        let controller = self.loaded.controller.as_ref();
+        Speculation {
+            drafters: drafters.iter().map(|drafter| drafter.kind().name()).collect(),
+            rounds: stats.rounds,
+            tokens_per_round: stats.tokens_per_round(),
+            num_drafts,
+            num_draft_tokens: stats.drafted,
+            num_accepted_tokens: stats.accepted,
+            draft_acceptance_rate: stats.acceptance(),
+            mean_acceptance_length: 1.0 + ratio(stats.accepted, num_drafts),
+            acceptance_histogram: reached.zip(next).map(|(all, more)| all - more).collect(),
+            num_draft_tokens_per_pos: positions.iter().map(|position| position.drafted).collect(),
+            num_accepted_tokens_per_pos: accepted,
+            adaptive: controller.map(|it| Adaptive::new(stats, it.costs())),
+        }
     }
 }
 
@@ -181,34 +188,9 @@ impl Timings {
     }
 }
 
-impl Speculation {
-    fn new(stats: &Stats, drafters: Vec<&'static str>) -> Self {
-        let positions = &stats.positions;
-        let num_drafts = positions.first().map_or(0, |first| first.drafted);
-        let accepted: Vec<u64> = positions.iter().map(|position| position.accepted).collect();
-        // As many as accepted a position, less those that accepted the next.
-        let reached = std::iter::once(num_drafts).chain(accepted.iter().copied());
-        let next = accepted.iter().copied().chain(std::iter::once(0));
-        Self {
-            drafters,
-            rounds: stats.rounds,
-            tokens_per_round: stats.tokens_per_round(),
-            num_drafts,
-            num_draft_tokens: stats.drafted,
-            num_accepted_tokens: stats.accepted,
-            draft_acceptance_rate: stats.acceptance(),
-            mean_acceptance_length: 1.0 + ratio(stats.accepted, num_drafts),
-            acceptance_histogram: reached.zip(next).map(|(all, more)| all - more).collect(),
-            num_draft_tokens_per_pos: positions.iter().map(|position| position.drafted).collect(),
-            num_accepted_tokens_per_pos: accepted,
-            adaptive: None,
-        }
-    }
-}
-
 impl Adaptive {
     fn new(stats: &Stats, costs: &Costs) -> Self {
-        let drafters = costs.drafters.iter().flatten();
+        let drafters = costs.drafters.values();
         Self {
             plain_rounds: stats.plain_rounds,
             trial_rounds: stats.trial_rounds,
@@ -219,8 +201,9 @@ impl Adaptive {
     }
 }
 
-impl Settings<'_> {
-    fn new(sampling: &Sampling) -> Self {
+impl<'a> Settings<'a> {
+    fn new(config: &'a RunConfig, ctx_size: usize) -> Self {
+        let sampling = &config.sampling.sampling;
         let biases = sampling.logit_bias.iter();
         Self {
             temperature: sampling.temperature,
@@ -233,12 +216,12 @@ impl Settings<'_> {
             presence_penalty: sampling.presence_penalty,
             frequency_penalty: sampling.frequency_penalty,
             logit_bias: biases.map(|(token, bias)| Bias { token: token.0, bias: *bias }).collect(),
-            ignore_eos: false,
-            stop: &[],
-            predict: None,
-            ctx_size: 0,
-            spec_draft_n_max: 0,
-            spec_draft_paths: 1,
+            ignore_eos: config.sampling.ignore_end,
+            stop: config.text.stops.as_slice(),
+            predict: Some(config.text.len_max).filter(|len| *len < usize::MAX),
+            ctx_size,
+            spec_draft_n_max: config.draft.len.get(),
+            spec_draft_paths: config.draft.width.get(),
         }
     }
 }

@@ -1,21 +1,26 @@
 //! The controller in worlds whose costs and acceptance are known.
 
+use forerun_verify::Philox;
 use forerun_verify::rand_core::Rng as _;
-use forerun_verify::{Philox, Token};
 
 use super::*;
-use crate::engine::Slot;
-use crate::sampling::Sampling;
-use crate::sequence::Plan;
 
-/// A target whose second token is dear, and a drafter at a tenth of it: this machine's.
+const DRAFTER: DrafterId = DrafterId(0);
+
+/// What a sequence with so many tokens to go sees of the drafter, alone in its rounds.
+fn alone(wanted: usize, behind: usize) -> Outlook {
+    let drafters = vec![Available { id: DRAFTER, behind }];
+    Outlook { wanted, draft_len_max: 8, first: false, drafters, load: Load::default() }
+}
+
+/// A target whose second token is expensive, and a drafter at a tenth of it: this machine's.
 fn costs() -> Costs {
     let target = CostCurve::new([(1, 70.0), (2, 84.0), (4, 105.0), (8, 155.0), (16, 270.0)]);
     let drafter = CostCurve::new([(1, 8.0), (2, 12.0), (8, 22.0), (32, 55.0)]);
-    Costs { target, drafters: vec![Some(drafter)] }
+    Costs { target, drafters: BTreeMap::from([(DRAFTER, drafter)]) }
 }
 
-/// A text of so many tokens, of which drafts are accepted token by token with a chance that may
+/// A sequence of so many tokens, of which drafts are accepted token by token with a chance that may
 /// depend on the position.
 struct World {
     costs: Costs,
@@ -32,7 +37,7 @@ struct Run {
 
 impl World {
     fn new(accepts: fn(usize, &Arm) -> f64) -> Self {
-        let arms = vec![Arm { drafters: vec![0], width: 1 }];
+        let arms = vec![Arm { drafters: vec![DRAFTER], width: 1 }];
         Self { costs: costs(), arms, accepts, len: 2000 }
     }
 
@@ -41,54 +46,53 @@ impl World {
         let Some(arm) = arm else { return self.costs.target.seconds(1, 1) };
         let width = self.arms[arm].width;
         let scored = self.costs.target.seconds(1 + width * len, 1);
-        let Some(drafter) = &self.costs.drafters[0] else { return scored };
+        let drafter = &self.costs.drafters[&DRAFTER];
         let first = drafter.seconds(behind.max(1), 1);
         scored + first + (len - 1) as f64 * drafter.seconds(width, 1)
     }
 
     fn run(&self, seed: u64) -> Run {
         let mut controller = Controller::new(self.costs.clone(), self.arms.clone(), 8);
-        self.text(1, &mut controller, &mut Philox::new(seed))
+        self.sequence(1, &mut controller, &mut Philox::new(seed))
     }
 
-    /// Texts one after the other, each with a prompt of its own to read.
-    fn texts(&self, count: usize, prompt_len: usize, seed: u64) -> f64 {
+    /// Sequences one after the other, each with a prompt of its own to prefill.
+    fn sequences(&self, count: usize, prompt_len: usize, seed: u64) -> f64 {
         let mut controller = Controller::new(self.costs.clone(), self.arms.clone(), 8);
         let mut random = Philox::new(seed);
-        (0..count).map(|_| self.text(prompt_len, &mut controller, &mut random).seconds).sum()
+        (0..count).map(|_| self.sequence(prompt_len, &mut controller, &mut random).seconds).sum()
     }
 
-    fn text(&self, prompt_len: usize, controller: &mut Controller, random: &mut Philox) -> Run {
+    fn sequence(&self, prompt_len: usize, controller: &mut Controller, random: &mut Philox) -> Run {
         let mut run = Run { seconds: 0.0, drafting: Vec::new() };
-        let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
-        let mut pace = controller.pace(|_| true);
-        // Tokens the drafter has read, or drafted and had accepted.
+        let mut history = controller.history(|_| true);
+        // Tokens the drafter has prefilled, or drafted and had accepted.
         let mut cached = 0;
         while run.drafting.len() < self.len {
             let at = run.drafting.len();
-            sequence.begin(vec![Token(0); prompt_len + at], self.len - at);
             let behind = prompt_len + at - cached;
-            let choice = controller.choose(&mut pace, &mut sequence, &[behind], Load::default());
-            let behind = behind.min(sequence.plan.glance.unwrap_or(usize::MAX));
-            let seconds = self.seconds(choice.arm, choice.len, behind);
+            let choice = controller.choose(&mut history, &alone(self.len - at, behind));
+            let Plan { draft_len, drafter_prefill_max, .. } = choice.plan;
+            let behind = behind.min(drafter_prefill_max.unwrap_or(usize::MAX));
+            let seconds = self.seconds(choice.arm, draft_len, behind);
             let accepted = choice.arm.map_or(0, |arm| {
                 let chance = (self.accepts)(at, &self.arms[arm]);
                 let mut hit = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64 <= chance;
-                (0..choice.len).take_while(|_| hit()).count()
+                (0..draft_len).take_while(|_| hit()).count()
             });
             if choice.arm.is_some() {
-                cached = prompt_len + at + accepted.min(choice.len - 1);
+                cached = prompt_len + at + accepted.min(draft_len - 1);
             }
-            let drafted = choice.arm.map_or(0, |arm| choice.len * self.arms[arm].width);
+            let drafted = choice.arm.map_or(0, |arm| draft_len * self.arms[arm].width);
             let commit = Commit {
-                asked: choice.len,
+                draft_len_max: draft_len,
                 drafted,
-                draft_len: choice.len,
+                draft_len,
                 accepted,
                 committed: accepted + 1,
                 ..Commit::default()
             };
-            controller.learn(&mut pace, &commit, seconds, Load::default());
+            controller.learn(&mut history, &choice, &commit, seconds);
             run.seconds += seconds;
             let drafting = choice.arm.is_some() && !choice.trial;
             run.drafting.extend(std::iter::repeat_n(drafting, accepted + 1));
@@ -107,7 +111,7 @@ impl World {
             let chance = (self.accepts)(0, arm);
             for len in 1..=8 {
                 let tokens: f64 = (0..=len).map(|depth| chance.powi(depth)).sum();
-                // After a draft that was accepted to its end the drafter reads two tokens.
+                // After a draft that was accepted to its end the drafter prefills two tokens.
                 let full = chance.powi(len);
                 let len = usize::try_from(len).unwrap();
                 let round = |behind| self.seconds(Some(index), len, behind);
@@ -133,11 +137,11 @@ fn a_useless_drafter_costs_next_to_nothing() {
 }
 
 #[test]
-fn a_useless_drafter_costs_little_in_short_texts_too() {
-    let arms = [1, 2].map(|width| Arm { drafters: vec![0], width }).to_vec();
+fn a_useless_drafter_costs_little_in_short_sequences_too() {
+    let arms = [1, 2].map(|width| Arm { drafters: vec![DRAFTER], width }).to_vec();
     let accepts = |_: usize, _: &Arm| 0.05;
     let world = World { costs: costs(), arms, accepts, len: 80 };
-    let slower = worst(|seed| world.texts(10, 100, seed) / (10.0 * world.plain()));
+    let slower = worst(|seed| world.sequences(10, 100, seed) / (10.0 * world.plain()));
     assert!(slower < 1.02, "{slower}");
 }
 
@@ -154,8 +158,8 @@ fn a_good_drafter_is_used_as_the_best_fixed_setting_would() {
 fn paths_are_added_where_they_pay() {
     // A target that takes further tokens for next to nothing.
     let target = CostCurve::new([(1, 70.0), (2, 71.0), (16, 80.0)]);
-    let drafters = vec![Some(CostCurve::new([(1, 2.0), (8, 3.0)]))];
-    let arms = [1, 2, 3].map(|width| Arm { drafters: vec![0], width }).to_vec();
+    let drafters = BTreeMap::from([(DRAFTER, CostCurve::new([(1, 2.0), (8, 3.0)]))]);
+    let arms = [1, 2, 3].map(|width| Arm { drafters: vec![DRAFTER], width }).to_vec();
     let accepts = |_: usize, arm: &Arm| [0.0, 0.5, 0.7, 0.75][arm.width];
     let costs = Costs { target, drafters };
     let world = World { costs, arms, accepts, len: 2000 };
@@ -165,7 +169,7 @@ fn paths_are_added_where_they_pay() {
 
 #[test]
 fn paths_that_do_not_pay_are_hardly_tried() {
-    let arms = [1, 2].map(|width| Arm { drafters: vec![0], width }).to_vec();
+    let arms = [1, 2].map(|width| Arm { drafters: vec![DRAFTER], width }).to_vec();
     let accepts = |_: usize, arm: &Arm| if arm.width == 1 { 0.68 } else { 0.75 };
     let world = World { costs: costs(), arms, accepts, len: 400 };
     let mean = (0..40).map(|seed| world.run(seed).seconds).sum::<f64>() / 40.0;
@@ -188,21 +192,20 @@ fn a_drafter_that_turns_bad_is_dropped_and_taken_up_again_when_it_is_good() {
 }
 
 #[test]
-fn what_was_learned_from_one_text_is_known_to_the_next() {
+fn what_was_learned_from_one_sequence_is_known_to_the_next() {
     let world = World::new(|_, _| 0.0);
     let mut controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
     let mut trials = Vec::new();
     for _ in 0..5 {
-        let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
-        sequence.begin(vec![Token(0); 200], 50);
-        let mut pace = controller.pace(|_| true);
+        let mut history = controller.history(|_| true);
         let mut drafted = 0;
         for _ in 0..50 {
-            let choice = controller.choose(&mut pace, &mut sequence, &[200], Load::default());
+            let choice = controller.choose(&mut history, &alone(50, 200));
             drafted += u32::from(choice.arm.is_some());
-            let commit = Commit { asked: choice.len, committed: 1, ..Commit::default() };
-            let seconds = world.seconds(choice.arm, choice.len, GLANCE);
-            controller.learn(&mut pace, &commit, seconds, Load::default());
+            let draft_len_max = choice.plan.draft_len;
+            let commit = Commit { draft_len_max, committed: 1, ..Commit::default() };
+            let seconds = world.seconds(choice.arm, draft_len_max, TRIAL_PREFILL);
+            controller.learn(&mut history, &choice, &commit, seconds);
         }
         trials.push(drafted);
     }
@@ -213,17 +216,15 @@ fn what_was_learned_from_one_text_is_known_to_the_next() {
 fn a_failed_drafter_is_left_alone() {
     let world = World::new(|_, _| 0.9);
     let mut controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
-    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
-    sequence.begin(vec![Token(0)], 100);
-    let mut pace = controller.pace(|_| true);
-    let first = controller.choose(&mut pace, &mut sequence, &[1, 1], Load::default());
+    let mut history = controller.history(|_| true);
+    let first = controller.choose(&mut history, &alone(100, 1));
     assert_eq!(first.arm, Some(0));
-    let failure = crate::draft::DraftFailure::Row("no law".to_owned());
-    let dropped = vec![crate::round::Dropped { drafter: 0, name: "draft-model", failure }];
-    let commit = Commit { committed: 1, dropped, ..Commit::default() };
-    controller.learn(&mut pace, &commit, 70.0, Load::default());
+    let commit = Commit { committed: 1, ..Commit::default() };
+    controller.learn(&mut history, &first, &commit, 70.0);
+    // One that failed is no longer available.
+    let outlook = Outlook { drafters: Vec::new(), ..alone(100, 1) };
     for _ in 0..100 {
-        let choice = controller.choose(&mut pace, &mut sequence, &[1, 1], Load::default());
+        let choice = controller.choose(&mut history, &outlook);
         assert_eq!((choice.arm, choice.trial), (None, false));
     }
 }
@@ -232,82 +233,76 @@ fn a_failed_drafter_is_left_alone() {
 fn a_full_batch_drafts_less() {
     // Beside many sequences the pass is already long, and each drafted token makes it longer.
     let mut controller = Controller::new(costs(), World::new(|_, _| 0.0).arms, 8);
-    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
-    sequence.begin(vec![Token(0)], 100);
     let mut len = |load| {
-        let mut pace = controller.pace(|_| true);
-        controller.choose(&mut pace, &mut sequence, &[1, 1], load).len
+        let mut history = controller.history(|_| true);
+        controller.choose(&mut history, &Outlook { load, ..alone(100, 1) }).plan.draft_len
     };
-    let alone = len(Load::default());
+    let one = len(Load::default());
     let full = len(Load { sequences: 31, tokens: 0 });
-    assert!(full < alone, "{full} against {alone}");
+    assert!(full < one, "{full} against {one}");
 }
 
 #[test]
-fn a_settled_length_is_what_is_drafted_and_learned_from() {
+fn an_aligned_length_is_what_is_drafted() {
     let world = World::new(|_, _| 0.9);
     let mut controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
-    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
-    sequence.begin(vec![Token(0)], 100);
-    let mut pace = controller.pace(|_| true);
-    let chosen = controller.choose(&mut pace, &mut sequence, &[1, 1], Load::default());
-    assert!(chosen.arm.is_some() && chosen.len != 5);
-    controller.settle(&mut pace, &mut sequence, 5);
-    assert_eq!((sequence.plan.draft_len, sequence.plan.drafters.len()), (5, 1));
-    controller.settle(&mut pace, &mut sequence, 0);
-    assert!(sequence.plan.drafters.is_empty());
-    controller.settle(&mut pace, &mut sequence, 3);
-    assert!(sequence.plan.drafters.is_empty(), "what is plain stays so");
+    let mut history = controller.history(|_| true);
+    let mut choice = controller.choose(&mut history, &alone(100, 1));
+    assert!(choice.arm.is_some() && choice.plan.draft_len != 5);
+    choice.align(5);
+    assert_eq!((choice.plan.draft_len, choice.plan.drafters.len()), (5, 1));
+    choice.align(0);
+    assert_eq!((choice.arm, choice.plan.drafters.len()), (None, 0));
+    choice.align(3);
+    assert_eq!(choice.plan, Plan::plain(), "a plain choice stays plain");
 }
 
-/// Eight texts that each have a long prompt: what the drafter would have to read of all of them is
-/// more than the few tokens left are worth, though for one text alone it would not be.
+/// Eight sequences that each have a long prompt: what the drafter would have to prefill of all of
+/// them is more than the few tokens left are worth, though for one sequence alone it would not be.
 #[test]
 fn in_a_full_batch_a_drafter_is_not_taken_up_for_a_few_tokens() {
     // A target that takes further tokens for next to nothing, so that drafts pay at any load.
     let target = CostCurve::new([(1, 70.0), (8, 71.0), (64, 75.0)]);
-    let drafters = vec![Some(CostCurve::new([(1, 2.0), (64, 128.0)]))];
-    let arms = vec![Arm { drafters: vec![0], width: 1 }];
+    let drafters = BTreeMap::from([(DRAFTER, CostCurve::new([(1, 2.0), (64, 128.0)]))]);
+    let arms = vec![Arm { drafters: vec![DRAFTER], width: 1 }];
     let mut controller = Controller::new(Costs { target, drafters }, arms, 4);
     let good = Commit {
-        asked: 4,
+        draft_len_max: 4,
         drafted: 4,
         draft_len: 4,
         accepted: 4,
         committed: 5,
         ..Commit::default()
     };
-    let mut sequence = Sequence::new(Slot(0), Sampling::greedy(), Plan::plain());
-    sequence.begin(vec![Token(0); 100], 16);
-    let mut pace = controller.pace(|_| true);
-    controller.choose(&mut pace, &mut sequence, &[1], Load::default());
-    (0..20).for_each(|_| controller.learn(&mut pace, &good, 80.0, Load::default()));
+    let mut history = controller.history(|_| true);
+    let choice = controller.choose(&mut history, &alone(16, 1));
+    (0..20).for_each(|_| controller.learn(&mut history, &choice, &good, 80.0));
     let mut chosen = |sequences| {
-        let mut pace = controller.pace(|_| true);
+        let mut history = controller.history(|_| true);
         let load = Load { sequences, tokens: 0 };
-        let choice = controller.choose(&mut pace, &mut sequence, &[100], load);
+        let choice = controller.choose(&mut history, &Outlook { load, ..alone(16, 100) });
         choice.arm.filter(|_| !choice.trial)
     };
     assert_eq!(chosen(0), Some(0), "alone it pays");
     assert_eq!(chosen(7), None, "not for eight");
 }
 
-/// Costs measured while something else kept the machine busy: plain rounds show that passes take far
-/// less, and the drafter, which does not run, is believed to as well.
+/// Costs measured while something else was running: plain rounds show that passes take far less,
+/// and the drafter, which does not run, is believed to as well.
 #[test]
 fn a_drafter_that_does_not_run_gets_cheaper_with_the_machine() {
     let truth = costs();
     let slow = |curve: &CostCurve| {
         CostCurve::new(curve.points().iter().map(|(tokens, seconds)| (*tokens, 2.5 * seconds)))
     };
-    let drafters = truth.drafters.iter().map(|curve| curve.as_ref().map(slow)).collect();
+    let drafters = truth.drafters.iter().map(|(id, curve)| (*id, slow(curve))).collect();
     let mut measured = Costs { target: slow(&truth.target), drafters };
     let time = std::time::Duration::from_secs_f64(truth.target.seconds(1, 1));
     let pass = Pass { tokens: 1, sequences: 1, time };
     for _ in 0..60 {
         measured.observe(&Passes { target: Some(pass), drafters: Vec::new() });
     }
-    let cost = |costs: &Costs| costs.drafters[0].as_ref().expect("it has a model").seconds(1, 1);
+    let cost = |costs: &Costs| costs.drafters[&DRAFTER].seconds(1, 1);
     let over = cost(&measured) / cost(&truth);
     assert!((0.95..1.1).contains(&over), "{over}");
 }

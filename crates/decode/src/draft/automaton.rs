@@ -2,9 +2,9 @@
 //!
 //! Blumer's online construction (Blumer et al., 1985), over several sequences: a state is a set of
 //! strings that end at the same places, and a link leads to the longest suffix that ends at more.
-//! Exact counts cost a walk along the links for each token, which is as long as the text where it
-//! repeats itself; so counts are kept for strings of `match_max + 1` tokens at most, and no walk is
-//! longer than that. It drafts nothing itself and forgets nothing.
+//! Exact counts cost a walk along the links for each token, which is as long as the sequence if
+//! that repeats itself; so there are counts for strings of `match_max + 1` tokens at most, and no
+//! walk is longer than that. It drafts nothing itself and forgets nothing.
 
 use forerun_verify::Token;
 
@@ -37,7 +37,7 @@ struct Edge {
     next: u32,
 }
 
-/// A string that occurs: the suffix of some text, at most `match_max` long.
+/// A string that occurs: the suffix of some sequence, at most `match_max` long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cursor {
     state: u32,
@@ -121,9 +121,9 @@ impl Automaton {
         }
     }
 
-    /// The longest suffix that occurs of a text.
+    /// The longest suffix that occurs of a sequence.
     pub(super) fn find(&self, tokens: &[Token]) -> Cursor {
-        // Tokens before the last `match_max` have no say.
+        // Tokens before the last `match_max` do not count.
         let last = &tokens[tokens.len().saturating_sub(self.match_max)..];
         last.iter().fold(Cursor::EMPTY, |cursor, token| self.advance(cursor, *token))
     }
@@ -179,7 +179,7 @@ impl Automaton {
         Cursor { state, len: self.state(state).len as usize }
     }
 
-    /// The same string at the state that holds it: among those linked, the last that is no shorter.
+    /// The same string at the state that has it: among those linked, the last that is no shorter.
     fn fitted(&self, mut cursor: Cursor) -> Cursor {
         while cursor.state != ROOT {
             let link = self.state(cursor.state).link;

@@ -1,11 +1,11 @@
 //! How the paths of a draft model branch: one depth of a tree, drawn by the draft's scheme.
 //!
 //! Whether a path goes on is decided from rows and tokens above, never from what is drawn below;
-//! duplicates among independent paths are kept as slots of one node.
+//! duplicates among independent paths stay, as candidates of one node.
 
 use forerun_verify::{Chance, Dist, DraftError, Node, Scheme, Token};
 
-use crate::draft::{Ask, Draw};
+use crate::draft::{DraftRequest, Draw};
 
 /// Where a path, or several that agree so far, may go on.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub(super) struct Tip {
 }
 
 impl Tip {
-    /// The committed text, where this many paths begin.
+    /// The end of the committed tokens, where this many paths begin.
     pub(super) fn root(paths: usize) -> Self {
         Self { node: Node::ROOT, path: Vec::new(), cached: 0, paths, probability: 1.0 }
     }
@@ -36,26 +36,32 @@ impl Tip {
     }
 }
 
-/// Draws the next depth from the drafter's law after each tip; gives the new tips.
-pub(super) fn branch(ask: &mut Ask<'_>, tips: Vec<(Tip, Dist)>) -> Result<Vec<Tip>, DraftError> {
-    match ask.tree.scheme() {
-        Scheme::Paths | Scheme::Slots => independent(ask, tips),
-        Scheme::WithoutReplacement => distinct(ask, tips),
-        Scheme::Beam => beam(ask, tips),
+/// Draws the next depth from the drafter's distribution after each tip. Returns the new tips.
+pub(super) fn branch(
+    request: &mut DraftRequest<'_>,
+    tips: Vec<(Tip, Dist)>,
+) -> Result<Vec<Tip>, DraftError> {
+    match request.tree.scheme() {
+        Scheme::Paths | Scheme::Independent => independent(request, tips),
+        Scheme::WithoutReplacement => distinct(request, tips),
+        Scheme::Beam => beam(request, tips),
     }
 }
 
 /// Every path draws for itself; those that agree stay together.
-fn independent(ask: &mut Ask<'_>, tips: Vec<(Tip, Dist)>) -> Result<Vec<Tip>, DraftError> {
+fn independent(
+    request: &mut DraftRequest<'_>,
+    tips: Vec<(Tip, Dist)>,
+) -> Result<Vec<Tip>, DraftError> {
     let mut next: Vec<Tip> = Vec::new();
-    for (tip, law) in tips {
+    for (tip, dist) in tips {
         let drawn: Vec<_> = (0..tip.paths)
-            .map(|_| ask.draw(tip.path.len(), &law))
-            .map(|token| (token, law.prob(token)))
+            .map(|_| request.draw(tip.path.len(), &dist))
+            .map(|token| (token, dist.prob(token)))
             .collect();
-        let row = ask.tree.row(law)?;
+        let row = request.tree.row(dist)?;
         for (token, probability) in drawn {
-            let node = ask.tree.sampled(tip.node, row, token)?;
+            let node = request.tree.sampled(tip.node, row, token)?;
             match next.iter_mut().find(|known| known.node == node) {
                 Some(known) => known.paths += 1,
                 None => next.push(tip.child(node, token, probability)),
@@ -66,18 +72,21 @@ fn independent(ask: &mut Ask<'_>, tips: Vec<(Tip, Dist)>) -> Result<Vec<Tip>, Dr
 }
 
 /// As many different first tokens as there are paths, then each path goes on alone.
-fn distinct(ask: &mut Ask<'_>, tips: Vec<(Tip, Dist)>) -> Result<Vec<Tip>, DraftError> {
+fn distinct(
+    request: &mut DraftRequest<'_>,
+    tips: Vec<(Tip, Dist)>,
+) -> Result<Vec<Tip>, DraftError> {
     let mut next = Vec::new();
-    for (tip, law) in tips {
-        let mut drawn = vec![ask.draw(tip.path.len(), &law)];
+    for (tip, dist) in tips {
+        let mut drawn = vec![request.draw(tip.path.len(), &dist)];
         while drawn.len() < tip.paths {
-            let Some(token) = ask.draw_except(&drawn, &law) else { break };
+            let Some(token) = request.draw_except(&drawn, &dist) else { break };
             drawn.push(token);
         }
-        let probabilities: Vec<f64> = drawn.iter().map(|token| law.prob(*token)).collect();
-        let row = ask.tree.row(law)?;
+        let probabilities: Vec<f64> = drawn.iter().map(|token| dist.prob(*token)).collect();
+        let row = request.tree.row(dist)?;
         for (token, probability) in drawn.into_iter().zip(probabilities) {
-            let node = ask.tree.sampled(tip.node, row, token)?;
+            let node = request.tree.sampled(tip.node, row, token)?;
             next.push(tip.child(node, token, probability));
         }
     }
@@ -92,28 +101,28 @@ fn distinct(ask: &mut Ask<'_>, tips: Vec<(Tip, Dist)>) -> Result<Vec<Tip>, Draft
 /// further children of those that are there arrive; which event is next depends on the
 /// probability left to each alone, for arrivals have no memory. So no perturbed scores are needed,
 /// and the draft is made of plain picks, which a test can enumerate.
-fn beam(ask: &mut Ask<'_>, tips: Vec<(Tip, Dist)>) -> Result<Vec<Tip>, DraftError> {
-    let Draw::Chance(chance) = &mut ask.draw else { return distinct(ask, tips) };
+fn beam(request: &mut DraftRequest<'_>, tips: Vec<(Tip, Dist)>) -> Result<Vec<Tip>, DraftError> {
+    let Draw::Chance(chance) = &mut request.draw else { return distinct(request, tips) };
     let mut children: Vec<Vec<Token>> = Vec::new();
     // In the order they came: whose child, and its probability there.
     let mut order: Vec<(usize, Token, f64)> = Vec::new();
-    while order.len() < ask.width {
+    while order.len() < request.width {
         let Some(at) = arrival(&tips, &children, *chance) else { break };
         children.resize(children.len().max(at + 1), Vec::new());
-        let law = &tips[at].1;
+        let dist = &tips[at].1;
         // Rounding may promise a child where none is left.
-        let Some(token) = law.draw_except(&children[at], *chance) else { break };
+        let Some(token) = dist.draw_except(&children[at], *chance) else { break };
         children[at].push(token);
-        order.push((at, token, law.prob(token)));
+        order.push((at, token, dist.prob(token)));
     }
     let mut parents = Vec::with_capacity(tips.len());
-    for (tip, law) in tips {
-        parents.push((tip, ask.tree.row(law)?));
+    for (tip, dist) in tips {
+        parents.push((tip, request.tree.row(dist)?));
     }
     let mut next = Vec::with_capacity(order.len());
     for (at, token, probability) in order {
         let (tip, row) = &parents[at];
-        let node = ask.tree.sampled(tip.node, *row, token)?;
+        let node = request.tree.sampled(tip.node, *row, token)?;
         next.push(tip.child(node, token, probability));
     }
     Ok(next)
@@ -125,8 +134,8 @@ fn arrival(
     children: &[Vec<Token>],
     chance: &mut dyn Chance,
 ) -> Option<usize> {
-    let left = |(tip, law): &(Tip, Dist), taken: &[Token]| {
-        let taken: f64 = taken.iter().map(|token| law.prob(*token)).sum();
+    let left = |(tip, dist): &(Tip, Dist), taken: &[Token]| {
+        let taken: f64 = taken.iter().map(|token| dist.prob(*token)).sum();
         tip.probability * (1.0 - taken).max(0.0)
     };
     let mut weights: Vec<f64> =

@@ -1,10 +1,10 @@
-//! What drafters of fixed tokens share: how long a match is, what a slot held last, and a path.
+//! What drafters of fixed tokens share: how long a match is, what was last in a slot, and a path.
 
 use std::ops::RangeInclusive;
 
 use forerun_verify::{Node, Token};
 
-use crate::draft::{Ask, DraftFailure};
+use crate::draft::{DraftFailure, DraftRequest};
 
 /// How many of the last tokens are looked for: the longest match that is tried first, and the
 /// shortest that counts.
@@ -51,7 +51,7 @@ impl MatchLen {
     /// From the shortest match that counts to the longest that is tried.
     ///
     /// # Errors
-    /// Where the range is empty, begins at 0 or goes beyond [`MatchLen::LIMIT`].
+    /// If the range is empty, begins at 0 or goes beyond [`MatchLen::LIMIT`].
     ///
     /// ```
     /// # use forerun_decode::MatchLen;
@@ -99,9 +99,9 @@ const TAIL: usize = 64;
 /// How many others are compared in a round, each time the next ones.
 const WINDOW: usize = 1_024;
 
-/// The tokens a drafter has read in a slot.
+/// The tokens a drafter has seen in a slot.
 ///
-/// Whether a slot still holds them is found out at a cost that does not grow with the sequence: in
+/// Whether they are still there is found out at a cost that does not grow with the sequence: in
 /// every round their length, their end and a window that wanders are compared, so a sequence of up
 /// to [`TAIL`] + [`WINDOW`] tokens is compared as a whole. A longer one that was replaced by
 /// another of at least its length and with the same tokens at its end may go unnoticed for some
@@ -117,17 +117,17 @@ impl Seen {
         self.tokens.len()
     }
 
-    /// Reads the tokens a slot holds, and tells how many of those seen before are among them. Where
-    /// that is fewer than were seen, what was made of the others is wrong.
-    pub(super) fn read(&mut self, tokens: &[Token]) -> usize {
-        let kept = if self.begins(tokens) {
+    /// Takes the tokens that are in a slot now, and returns how many of those seen before are among
+    /// them. If that is fewer than were seen, what was made of the others is wrong.
+    pub(super) fn update(&mut self, tokens: &[Token]) -> usize {
+        let common = if self.begins(tokens) {
             self.tokens.len()
         } else {
             self.tokens.iter().zip(tokens).take_while(|(seen, token)| seen == token).count()
         };
-        self.tokens.truncate(kept);
-        self.tokens.extend_from_slice(&tokens[kept..]);
-        kept
+        self.tokens.truncate(common);
+        self.tokens.extend_from_slice(&tokens[common..]);
+        common
     }
 
     /// Whether `tokens` begins with the tokens seen, as far as is worth the time.
@@ -144,22 +144,22 @@ impl Seen {
     }
 }
 
-/// Adds a path of fixed tokens from the root, as far as the text may go on so.
-pub(super) fn add_path(ask: &mut Ask<'_>, path: &[Token]) {
-    let admitted = match &mut ask.constraint {
+/// Adds a path of fixed tokens from the root, as far as the constraint allows.
+pub(super) fn add_path(request: &mut DraftRequest<'_>, path: &[Token]) {
+    let admitted = match &mut request.constraint {
         Some(constraint) => constraint.admitted(path),
         None => path.len(),
     };
     let path = &path[..admitted];
     if !path.is_empty() {
-        ask.guesses.push(path.to_vec());
+        request.fixed_paths.push(path.to_vec());
     }
     let mut node = Node::ROOT;
     for token in path {
-        match ask.tree.fixed(node, *token) {
+        match request.tree.fixed(node, *token) {
             Ok(child) => node = child,
             Err(error) => {
-                ask.failure = Some(DraftFailure::Row(error.to_string()));
+                request.failure = Some(DraftFailure::Row(error.to_string()));
                 return;
             }
         }
@@ -177,12 +177,12 @@ mod tests {
     #[test]
     fn what_is_still_true_is_kept() {
         let mut seen = Seen::default();
-        assert_eq!(seen.read(&tokens([1, 2])), 0);
-        assert_eq!(seen.read(&tokens([1, 2, 3, 4])), 2, "it grew");
-        assert_eq!(seen.read(&tokens([1, 2, 3])), 3, "it was cut");
+        assert_eq!(seen.update(&tokens([1, 2])), 0);
+        assert_eq!(seen.update(&tokens([1, 2, 3, 4])), 2, "it grew");
+        assert_eq!(seen.update(&tokens([1, 2, 3])), 3, "it was cut");
         assert_eq!(seen.len(), 3);
-        assert_eq!(seen.read(&tokens([1, 5, 3, 4])), 1, "it was replaced");
-        assert_eq!(seen.read(&[]), 0);
+        assert_eq!(seen.update(&tokens([1, 5, 3, 4])), 1, "it was replaced");
+        assert_eq!(seen.update(&[]), 0);
         assert_eq!(seen.len(), 0);
     }
 
@@ -191,11 +191,11 @@ mod tests {
         let before = tokens(0..1_088);
         for changed in [0, 500, 1_023, 1_024, 1_087] {
             let mut seen = Seen::default();
-            seen.read(&before);
+            seen.update(&before);
             let mut after = before.clone();
             after[changed] = Token(9_999);
             after.push(Token(1));
-            assert_eq!(seen.read(&after), changed);
+            assert_eq!(seen.update(&after), changed);
         }
     }
 
@@ -203,10 +203,10 @@ mod tests {
     fn a_long_replaced_sequence_is_noticed_in_time() {
         let before = tokens(0..10_000);
         let mut seen = Seen::default();
-        seen.read(&before);
+        seen.update(&before);
         let mut after = before.clone();
         after[5_000] = Token(0);
-        let noticed = (0..20).find(|_| seen.read(&after) == 5_000).unwrap();
+        let noticed = (0..20).find(|_| seen.update(&after) == 5_000).unwrap();
         assert!(noticed < 10, "after {noticed} rounds");
     }
 }

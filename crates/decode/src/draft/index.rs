@@ -1,7 +1,8 @@
 //! A hash index of places, for keys that can be read back at the place itself.
 //!
-//! Holds no keys: eight bytes an entry, and whoever looks something up says whether a place is the
-//! right one. Nothing is taken out but all at once, and no answer depends on the order of entries.
+//! Stores no keys: eight bytes an entry, and whoever looks something up decides whether a place is
+//! the right one. Nothing is taken out but all at once, and no answer depends on the order of
+//! entries.
 
 use forerun_verify::Token;
 
@@ -46,7 +47,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// The place of a key; `same` says whether a place holds the key.
+    /// The place of a key; `same` decides whether a place has the key.
     pub(super) fn get(&self, key: Key, same: impl Fn(u32) -> bool) -> Option<u32> {
         if self.entries.is_empty() {
             return None;
@@ -66,7 +67,7 @@ impl Index {
         self.entries[at] = Entry { tag: key.tag(), place };
     }
 
-    /// Forgets all, and keeps the memory.
+    /// Forgets all, but not the allocated memory.
     pub(super) fn clear(&mut self) {
         self.entries.fill(Entry { tag: 0, place: FREE });
         self.len = 0;

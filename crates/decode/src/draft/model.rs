@@ -3,33 +3,35 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forerun_verify::{Dist, Token};
 
 use crate::cache::SlotCaches;
+use crate::clock::{self, Clock};
 use crate::cost::{CostCurve, Pass};
 use crate::draft::branch::{self, Tip};
-use crate::draft::{Ask, DraftFailure, Drafter};
+use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind};
 use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Slot, Step};
 use crate::text::Tokenizer;
 use crate::vocab_map::VocabMap;
 
-/// A draft model: draws paths for each ask, from rows shaped as the target's are.
+/// A draft model: draws paths for each request, from rows shaped as the target's are.
 ///
-/// All paths of all sequences of a round are drafted together, in one pass for each depth; what
-/// two paths have in common is computed once. What its cache still holds of a sequence is found
-/// out at the next call.
+/// All paths of all sequences of a round are drafted together, in one pass for each depth; what two
+/// paths have in common is computed once. What it still has cached of a sequence is found out at
+/// the next call.
 pub struct ModelDrafter {
     engine: Box<dyn Engine>,
     translation: Option<Translation>,
     confidence_min: f64,
-    /// What the slots of the engine hold: each a text from one of its tokens on.
+    /// What the engine's slots have cached: each a sequence from one of its tokens on.
     caches: SlotCaches,
     /// Which token that is.
     starts: Vec<usize>,
     output: Output,
     passes: Vec<Pass>,
+    clock: Arc<dyn Clock>,
 }
 
 /// Between a target's vocabulary and a drafter's.
@@ -44,8 +46,8 @@ struct Translation {
 
 /// A draft while it grows.
 struct Growing<'q, 'a> {
-    ask: &'q mut Ask<'a>,
-    /// The committed tokens it reads, in the drafter's vocabulary.
+    request: &'q mut DraftRequest<'a>,
+    /// The committed tokens that are prefilled, in the drafter's vocabulary.
     tokens: Cow<'a, [Token]>,
     /// Where paths may go on.
     tips: Vec<Tip>,
@@ -65,6 +67,7 @@ impl ModelDrafter {
             starts: vec![0; slot_count],
             output: Output::default(),
             passes: Vec::new(),
+            clock: clock::system(),
         }
     }
 
@@ -82,7 +85,7 @@ impl ModelDrafter {
         self
     }
 
-    /// Ends a path before a token where the likeliest one is less likely than this. The decision
+    /// Ends a path before a token if the likeliest one is less likely than this. The decision
     /// looks at the row alone, before a token is drawn from it, so it costs no exactness.
     #[must_use]
     pub fn confident(mut self, confidence_min: f64) -> Self {
@@ -90,24 +93,25 @@ impl ModelDrafter {
         self
     }
 
-    /// What is read of a text: all of it, or where the plan only wants a glance and the cache is
-    /// far behind, its last tokens. What was begun so is gone on with until all is wanted.
-    fn first_read(&self, ask: &Ask<'_>, tokens: &[Token]) -> usize {
-        let start = self.starts[ask.slot.0 as usize];
-        let Some(glance) = ask.glance else { return 0 };
+    /// What is prefilled of a sequence: all of it, or if the plan bounds prefill and the cache is
+    /// far behind, its last tokens. What was begun so is continued until all is wanted.
+    fn first_prefilled(&self, request: &DraftRequest<'_>, tokens: &[Token]) -> usize {
+        let start = self.starts[request.slot.0 as usize];
+        let Some(drafter_prefill_max) = request.drafter_prefill_max else { return 0 };
         let rest = tokens.get(start..).filter(|rest| !rest.is_empty());
-        match rest.map(|rest| rest.len() - self.caches.of(ask.slot).reuse(rest).len) {
-            Some(behind) if behind <= glance => start,
-            _ => tokens.len().saturating_sub(glance.max(1)),
+        match rest.map(|rest| rest.len() - self.caches.of(request.slot).reuse(rest).len) {
+            Some(behind) if behind <= drafter_prefill_max => start,
+            _ => tokens.len().saturating_sub(drafter_prefill_max.max(1)),
         }
     }
 
-    /// Runs the committed tokens the cache does not hold; a row for each ask.
+    /// Runs the committed tokens that are not cached; a row for each request.
     fn catch_up(&mut self, growing: &[Growing<'_, '_>]) -> Result<(), EngineError> {
-        let reuse = |draft: &Growing<'_, '_>| self.caches.of(draft.ask.slot).reuse(&draft.tokens);
+        let reuse =
+            |draft: &Growing<'_, '_>| self.caches.of(draft.request.slot).reuse(&draft.tokens);
         let reuses: Vec<_> = growing.iter().map(reuse).collect();
         let steps = growing.iter().zip(&reuses).map(|(draft, reuse)| Step {
-            slot: draft.ask.slot,
+            slot: draft.request.slot,
             keep: reuse.keep,
             trunk: &draft.tokens[reuse.len..],
             tree: &[],
@@ -115,7 +119,7 @@ impl ModelDrafter {
         });
         self.pass(&steps.collect::<Vec<_>>())?;
         for (draft, reuse) in growing.iter().zip(&reuses) {
-            self.caches.extended(draft.ask.slot, reuse.len, &draft.tokens, &[]);
+            self.caches.extended(draft.request.slot, reuse.len, &draft.tokens, &[]);
         }
         Ok(())
     }
@@ -132,7 +136,7 @@ impl ModelDrafter {
         let branches: Vec<Vec<Branch>> =
             growing.iter().map(|draft| draft.tips.iter().map(branch).collect()).collect();
         let steps = growing.iter().zip(&branches).map(|(draft, branches)| Step {
-            slot: draft.ask.slot,
+            slot: draft.request.slot,
             keep: Keep::All(draft.tokens.len() + draft.cached),
             trunk: &[],
             tree: branches,
@@ -140,7 +144,7 @@ impl ModelDrafter {
         });
         self.pass(&steps.collect::<Vec<_>>())?;
         for (draft, branches) in growing.iter_mut().zip(&branches) {
-            self.caches.grown(draft.ask.slot, branches);
+            self.caches.grown(draft.request.slot, branches);
             for tip in &mut draft.tips {
                 draft.cached += 1;
                 tip.cached = draft.cached;
@@ -150,10 +154,11 @@ impl ModelDrafter {
     }
 
     fn pass(&mut self, steps: &[Step<'_>]) -> Result<(), EngineError> {
-        let started = Instant::now();
+        let started = self.clock.now();
         let result = self.engine.extend(steps, &mut self.output);
         let tokens = steps.iter().map(|step| step.trunk.len() + step.tree.len()).sum();
-        self.passes.push(Pass { tokens, sequences: steps.len(), time: started.elapsed() });
+        let time = self.clock.now() - started;
+        self.passes.push(Pass { tokens, sequences: steps.len(), time });
         if let Err(error) = &result {
             self.caches.failed(steps.iter().map(|step| (step.slot, step.keep)), error);
         }
@@ -164,17 +169,22 @@ impl ModelDrafter {
     fn branch(&mut self, row: usize, draft: &mut Growing<'_, '_>) -> Result<(), DraftFailure> {
         let mut tips = Vec::with_capacity(draft.tips.len());
         for (offset, tip) in std::mem::take(&mut draft.tips).into_iter().enumerate() {
-            let law = self.law(row + offset, draft.ask, &tip.path)?;
-            if self.confidence_min == 0.0 || likeliest(&law) >= self.confidence_min {
-                tips.push((tip, law));
+            let dist = self.dist(row + offset, draft.request, &tip.path)?;
+            if self.confidence_min == 0.0 || likeliest(&dist) >= self.confidence_min {
+                tips.push((tip, dist));
             }
         }
-        draft.tips = branch::branch(draft.ask, tips).map_err(unusable)?;
+        draft.tips = branch::branch(draft.request, tips).map_err(unusable)?;
         Ok(())
     }
 
     /// What the drafter's next token after a path is drawn from.
-    fn law(&mut self, row: usize, ask: &mut Ask<'_>, path: &[Token]) -> Result<Dist, DraftFailure> {
+    fn dist(
+        &mut self,
+        row: usize,
+        request: &mut DraftRequest<'_>,
+        path: &[Token],
+    ) -> Result<Dist, DraftFailure> {
         let logits = match &mut self.translation {
             Some(words) => {
                 words.map.translate_row(self.output.row(row), &mut words.row);
@@ -182,10 +192,10 @@ impl ModelDrafter {
             }
             None => self.output.row_mut(row),
         };
-        if let Some(constraint) = &mut ask.constraint {
+        if let Some(constraint) = &mut request.constraint {
             constraint.mask(path, logits).map_err(unusable)?;
         }
-        ask.sampling.row(logits, ask.tokens, path).map_err(unusable)
+        request.sampling.row(logits, request.tokens, path).map_err(unusable)
     }
 }
 
@@ -209,44 +219,44 @@ fn unusable(error: impl ToString) -> DraftFailure {
     DraftFailure::Row(error.to_string())
 }
 
-fn likeliest(law: &Dist) -> f64 {
-    law.support().map(|(_, probability)| probability).fold(0.0, f64::max)
+fn likeliest(dist: &Dist) -> f64 {
+    dist.support().map(|(_, probability)| probability).fold(0.0, f64::max)
 }
 
 impl Drafter for ModelDrafter {
-    fn name(&self) -> &'static str {
-        "draft-model"
+    fn kind(&self) -> DrafterKind {
+        DrafterKind::DraftModel
     }
 
-    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure> {
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
         let (context_len, paths_max) = (self.engine.context_len(), self.engine.paths_max());
-        let mut growing = Vec::with_capacity(asks.len());
-        for ask in asks {
+        let mut growing = Vec::with_capacity(requests.len());
+        for request in requests {
             let tokens = match &mut self.translation {
-                Some(words) => Cow::Owned(words.spell_all(ask.tokens)),
-                None => Cow::Borrowed(ask.tokens),
+                Some(words) => Cow::Owned(words.spell_all(request.tokens)),
+                None => Cow::Borrowed(request.tokens),
             };
             if tokens.is_empty() {
                 continue;
             }
-            let width = ask.width;
+            let width = request.width;
             if width > paths_max {
-                ask.failure = Some(DraftFailure::Paths { width, paths_max });
+                request.failure = Some(DraftFailure::Paths { width, paths_max });
                 continue;
             }
-            let start = self.first_read(ask, &tokens);
-            let wanted = tokens.len() - start + ask.len_max * width;
+            let start = self.first_prefilled(request, &tokens);
+            let wanted = tokens.len() - start + request.len_max * width;
             if wanted > context_len {
-                ask.failure = Some(EngineError::Full { tokens: wanted - context_len }.into());
+                request.failure = Some(EngineError::Full { tokens: wanted - context_len }.into());
                 continue;
             }
-            self.starts[ask.slot.0 as usize] = start;
+            self.starts[request.slot.0 as usize] = start;
             let tokens = match tokens {
                 Cow::Borrowed(tokens) => Cow::Borrowed(&tokens[start..]),
                 Cow::Owned(mut tokens) => Cow::Owned(tokens.split_off(start)),
             };
             let tips = vec![Tip::root(width)];
-            growing.push(Growing { ask, tokens, tips, cached: 0 });
+            growing.push(Growing { request, tokens, tips, cached: 0 });
         }
         if growing.is_empty() {
             return Ok(());
@@ -258,8 +268,8 @@ impl Drafter for ModelDrafter {
                 let rows = draft.tips.len();
                 let branched = self.branch(row, draft);
                 row += rows;
-                draft.ask.failure = branched.err();
-                !draft.tips.is_empty() && depth < draft.ask.len_max
+                draft.request.failure = branched.err();
+                !draft.tips.is_empty() && depth < draft.request.len_max
             });
             if growing.is_empty() {
                 break;
@@ -271,7 +281,7 @@ impl Drafter for ModelDrafter {
 
     fn copy(&mut self, from: Slot, to: Slot, len: usize) {
         let Some(0) = self.starts.get(from.0 as usize) else { return };
-        // In a vocabulary of its own a text has another length.
+        // In a vocabulary of its own a sequence has another length.
         let len = len.min(self.caches.of(from).trunk().len());
         if self.translation.is_none() && len > 0 && self.engine.copy(from, to, len) {
             self.caches.copied(from, to, len);
@@ -284,6 +294,10 @@ impl Drafter for ModelDrafter {
         if let Some(start) = self.starts.get_mut(slot.0 as usize) {
             *start = 0;
         }
+    }
+
+    fn use_clock(&mut self, clock: Arc<dyn Clock>) {
+        self.clock = clock;
     }
 
     fn passes(&mut self) -> Vec<Pass> {
@@ -299,12 +313,12 @@ impl Drafter for ModelDrafter {
     fn behind(&self, slot: Slot, tokens: &[Token]) -> usize {
         let Some(start) = self.starts.get(slot.0 as usize) else { return 0 };
         let cached = self.caches.of(slot);
-        let held = match (start, &self.translation) {
+        let cached_len = match (start, &self.translation) {
             (0, None) => cached.reuse(tokens).len,
-            // Near enough: a text in two vocabularies is about as long in both.
+            // Near enough: a sequence is about as long in both vocabularies.
             (0, Some(_)) => cached.trunk().len(),
             _ => 0,
         };
-        tokens.len().saturating_sub(held)
+        tokens.len().saturating_sub(cached_len)
     }
 }

@@ -1,8 +1,8 @@
 //! Drafts from the sequence itself: what followed the last tokens when they last occurred.
 //!
-//! Prompt lookup, as in vLLM (`ngram`) and llama.cpp (`ngram-simple`). It pays where a text repeats
-//! its prompt or itself: edits, summaries, code. It learns nothing from other sequences: that is
-//! [`crate::SuffixDrafter`].
+//! Prompt lookup, as in vLLM (`ngram`) and llama.cpp (`ngram-simple`). It pays if a sequence
+//! repeats its prompt or itself: edits, summaries, code. It learns nothing from other sequences:
+//! that is [`crate::SuffixDrafter`].
 
 use std::collections::HashMap;
 
@@ -10,24 +10,24 @@ use forerun_verify::{NODES_MAX, Token};
 
 use super::fixed::{MatchLen, Seen, add_path};
 use super::index::{Index, Key};
-use crate::draft::{Ask, DraftFailure, Drafter};
+use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind};
 use crate::engine::Slot;
 
 /// Looks the last tokens of a sequence up in its prompt and output, and drafts what followed.
 ///
 /// Tries the longest match first. Of equally long matches the latest wins; where it reaches the end
-/// of the sequence the draft goes on through its own tokens, so a text that repeats itself is
-/// continued for as long as is asked.
+/// of the sequence the draft goes on through its own tokens, so a sequence that repeats
+/// itself is continued as far as the request allows.
 ///
 /// A committed token costs one entry for each length of match, whatever the sequence's length. For
-/// each slot it holds the last sequence's tokens and, for each length, 11 to 21 bytes a token:
+/// each slot it stores the last sequence's tokens and, for each length, 11 to 21 bytes a token:
 /// with the default lengths at most 95 bytes a token in all.
 ///
 /// ```
 /// use forerun_decode::{NgramDrafter, Slot, Token};
 /// let tokens = [5, 6, 7, 8, 5, 6].map(Token);
 /// let mut drafter = NgramDrafter::default();
-/// assert_eq!(drafter.guess(Slot(0), &tokens, 3), [7, 8, 5].map(Token));
+/// assert_eq!(drafter.propose(Slot(0), &tokens, 3), [7, 8, 5].map(Token));
 /// ```
 #[derive(Debug, Clone)]
 pub struct NgramDrafter {
@@ -52,12 +52,12 @@ impl NgramDrafter {
     /// ```
     pub const MATCH_LEN: MatchLen = MatchLen::of(2, 5);
 
-    /// A drafter that has read nothing.
+    /// A drafter that has seen nothing.
     ///
     /// ```
     /// # use forerun_decode::*;
     /// let mut drafter = NgramDrafter::new(MatchLen::new(1..=3)?);
-    /// assert_eq!(drafter.guess(Slot(0), &[4, 9, 4].map(Token), 1), [Token(9)]);
+    /// assert_eq!(drafter.propose(Slot(0), &[4, 9, 4].map(Token), 1), [Token(9)]);
     /// # Ok::<(), MatchLenError>(())
     /// ```
     pub fn new(match_len: MatchLen) -> Self {
@@ -70,12 +70,12 @@ impl NgramDrafter {
     /// ```
     /// # use forerun_decode::*;
     /// let mut drafter = NgramDrafter::default();
-    /// assert_eq!(drafter.guess(Slot(0), &[3, 4, 9].map(Token), 8), []);
-    /// assert_eq!(drafter.guess(Slot(0), &[3, 4, 9, 3, 4].map(Token), 2), [9, 3].map(Token));
+    /// assert_eq!(drafter.propose(Slot(0), &[3, 4, 9].map(Token), 8), []);
+    /// assert_eq!(drafter.propose(Slot(0), &[3, 4, 9, 3, 4].map(Token), 2), [9, 3].map(Token));
     /// ```
-    pub fn guess(&mut self, slot: Slot, tokens: &[Token], len_max: usize) -> Vec<Token> {
+    pub fn propose(&mut self, slot: Slot, tokens: &[Token], len_max: usize) -> Vec<Token> {
         let grams = self.slots.entry(slot).or_insert_with(|| Grams::new(self.match_len));
-        grams.read(tokens);
+        grams.update(tokens);
         let Some(start) = grams.followed(tokens) else { return Vec::new() };
         let len = len_max.min(NODES_MAX);
         let mut path: Vec<Token> = Vec::with_capacity(len);
@@ -88,14 +88,14 @@ impl NgramDrafter {
 }
 
 impl Drafter for NgramDrafter {
-    fn name(&self) -> &'static str {
-        "ngram"
+    fn kind(&self) -> DrafterKind {
+        DrafterKind::Ngram
     }
 
-    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure> {
-        for ask in asks {
-            let path = self.guess(ask.slot, ask.tokens, ask.len_max);
-            add_path(ask, &path);
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
+        for request in requests {
+            let path = self.propose(request.slot, request.tokens, request.len_max);
+            add_path(request, &path);
         }
         Ok(())
     }
@@ -122,9 +122,9 @@ impl Grams {
         Self { match_len, seen: Seen::default(), ends, indexed: 0 }
     }
 
-    fn read(&mut self, tokens: &[Token]) {
+    fn update(&mut self, tokens: &[Token]) {
         let seen_len = self.seen.len();
-        if self.seen.read(tokens) < seen_len {
+        if self.seen.update(tokens) < seen_len {
             self.ends.iter_mut().for_each(Index::clear);
             self.indexed = 0;
         }

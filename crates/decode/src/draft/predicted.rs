@@ -1,4 +1,4 @@
-//! Drafts from a text that the user expects: the file before the edit, the form to fill in.
+//! Drafts from an output that the user expects: the file before the edit, the form to fill in.
 //!
 //! What OpenAI's API calls a prediction. Where the output leaves the prediction its place is found
 //! again by the last tokens, so an edited line costs no more than that line. Where the prediction
@@ -10,7 +10,7 @@ use forerun_verify::{NODES_MAX, Token};
 
 use super::fixed::{MatchLen, Seen, add_path};
 use super::index::Key;
-use crate::draft::{Ask, DraftFailure, Drafter};
+use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind};
 use crate::engine::Slot;
 
 /// Drafts the rest of a predicted output.
@@ -27,9 +27,9 @@ use crate::engine::Slot;
 /// use forerun_decode::{PredictedDrafter, Slot, Token};
 /// let mut drafter = PredictedDrafter::default();
 /// drafter.predict(Slot(0), &[1, 2, 3, 4, 5, 6].map(Token));
-/// assert_eq!(drafter.guess(Slot(0), &[], 2), [1, 2].map(Token));
-/// assert_eq!(drafter.guess(Slot(0), &[1, 2, 9].map(Token), 2), []);
-/// assert_eq!(drafter.guess(Slot(0), &[1, 2, 9, 4, 5].map(Token), 2), [Token(6)]);
+/// assert_eq!(drafter.propose(Slot(0), &[], 2), [1, 2].map(Token));
+/// assert_eq!(drafter.propose(Slot(0), &[1, 2, 9].map(Token), 2), []);
+/// assert_eq!(drafter.propose(Slot(0), &[1, 2, 9, 4, 5].map(Token), 2), [Token(6)]);
 /// ```
 #[derive(Debug, Clone)]
 pub struct PredictedDrafter {
@@ -59,7 +59,7 @@ impl PredictedDrafter {
     /// # use forerun_decode::*;
     /// let mut drafter = PredictedDrafter::default();
     /// drafter.predict(Slot(0), &vec![Token(1); PredictedDrafter::TOKENS_MAX + 1]);
-    /// assert!(drafter.guess(Slot(0), &vec![Token(1); PredictedDrafter::TOKENS_MAX], 1).is_empty());
+    /// assert!(drafter.propose(Slot(0), &vec![Token(1); PredictedDrafter::TOKENS_MAX], 1).is_empty());
     /// ```
     pub const TOKENS_MAX: usize = 1 << 20;
 
@@ -69,24 +69,24 @@ impl PredictedDrafter {
     /// # use forerun_decode::*;
     /// let mut drafter = PredictedDrafter::new(MatchLen::new(1..=1)?);
     /// drafter.predict(Slot(0), &[1, 2, 3].map(Token));
-    /// assert_eq!(drafter.guess(Slot(0), &[9, 2].map(Token), 8), [Token(3)]);
+    /// assert_eq!(drafter.propose(Slot(0), &[9, 2].map(Token), 8), [Token(3)]);
     /// # Ok::<(), MatchLenError>(())
     /// ```
     pub fn new(match_len: MatchLen) -> Self {
         Self { match_len, slots: HashMap::new() }
     }
 
-    /// Says what the output of the sequence in `slot` is expected to be, instead of what was said
-    /// before. It stays until something else is said, so whoever gives the slot to another sequence
-    /// says what is expected of that one; nothing is expected where `tokens` is empty.
+    /// Sets what the output of the sequence in `slot` is expected to be. It stays until it is set
+    /// again, so whoever gives the slot to another sequence sets what is expected of that one.
+    /// Nothing is expected if `tokens` is empty.
     ///
     /// ```
     /// # use forerun_decode::*;
     /// let mut drafter = PredictedDrafter::default();
     /// drafter.predict(Slot(0), &[Token(7)]);
-    /// assert_eq!(drafter.guess(Slot(0), &[], 8), [Token(7)]);
+    /// assert_eq!(drafter.propose(Slot(0), &[], 8), [Token(7)]);
     /// drafter.predict(Slot(0), &[]);
-    /// assert_eq!(drafter.guess(Slot(0), &[], 8), []);
+    /// assert_eq!(drafter.propose(Slot(0), &[], 8), []);
     /// ```
     pub fn predict(&mut self, slot: Slot, tokens: &[Token]) {
         let tokens = &tokens[..tokens.len().min(Self::TOKENS_MAX)];
@@ -104,31 +104,31 @@ impl PredictedDrafter {
     /// # use forerun_decode::*;
     /// let mut drafter = PredictedDrafter::default();
     /// drafter.predict(Slot(3), &[1, 2, 3].map(Token));
-    /// assert_eq!(drafter.guess(Slot(3), &[Token(1)], 8), [2, 3].map(Token));
-    /// assert_eq!(drafter.guess(Slot(4), &[Token(1)], 8), []);
+    /// assert_eq!(drafter.propose(Slot(3), &[Token(1)], 8), [2, 3].map(Token));
+    /// assert_eq!(drafter.propose(Slot(4), &[Token(1)], 8), []);
     /// ```
-    pub fn guess(&mut self, slot: Slot, output: &[Token], len_max: usize) -> Vec<Token> {
+    pub fn propose(&mut self, slot: Slot, output: &[Token], len_max: usize) -> Vec<Token> {
         let Some(prediction) = self.slots.get_mut(&slot) else { return Vec::new() };
-        prediction.read(output);
+        prediction.update(output);
         let rest = prediction.next.map_or(&[][..], |next| &prediction.tokens[next..]);
         rest[..rest.len().min(len_max).min(NODES_MAX)].to_vec()
     }
 }
 
 impl Drafter for PredictedDrafter {
-    fn name(&self) -> &'static str {
-        "predicted"
+    fn kind(&self) -> DrafterKind {
+        DrafterKind::Predicted
     }
 
     fn predict(&mut self, slot: Slot, tokens: &[Token]) {
         Self::predict(self, slot, tokens);
     }
 
-    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure> {
-        for ask in asks {
-            let output = ask.tokens.get(ask.prompt_len..).unwrap_or_default();
-            let path = self.guess(ask.slot, output, ask.len_max);
-            add_path(ask, &path);
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
+        for request in requests {
+            let output = request.tokens.get(request.prompt_len..).unwrap_or_default();
+            let path = self.propose(request.slot, output, request.len_max);
+            add_path(request, &path);
         }
         Ok(())
     }
@@ -164,16 +164,16 @@ impl Prediction {
         Self { tokens, match_len, places, seen, next: Some(0), run: 0, parted: 0 }
     }
 
-    fn read(&mut self, output: &[Token]) {
+    fn update(&mut self, output: &[Token]) {
         let seen_len = self.seen.len();
-        let mut kept = self.seen.read(output);
-        if kept < seen_len {
-            (self.next, self.run, self.parted, kept) = (Some(0), 0, 0, 0);
+        let mut common = self.seen.update(output);
+        if common < seen_len {
+            (self.next, self.run, self.parted, common) = (Some(0), 0, 0, 0);
         }
-        for token in &output[kept..] {
+        for token in &output[common..] {
             self.follow(*token);
         }
-        if self.next.is_none() && kept < output.len() {
+        if self.next.is_none() && common < output.len() {
             self.next = self.find(output);
             self.run = 0;
         }
@@ -187,7 +187,7 @@ impl Prediction {
             return;
         }
         self.next = None;
-        // A place that was found by chance is soon lost again, and says nothing.
+        // A place that was found by chance is soon lost again, and tells nothing.
         if self.run >= self.match_len.min() {
             self.parted = next;
         }

@@ -1,10 +1,10 @@
-//! Drafts from all that was said in this session, by how often it was said.
+//! Drafts from all sequences of this session, by how often their strings occurred.
 //!
 //! As in SuffixDecoding (arXiv 2411.04975) and SAM decoding (arXiv 2411.10666): the longest suffix
-//! of the text that occurred before is found, and what most often followed it is drafted for as
-//! long as the counts say that it is likely. Ended sequences are shared between all that follow, so
-//! how fast a text comes may tell what others were told: a server whose users must not learn of
-//! each other leaves this drafter out, or makes one for each user.
+//! of the sequence that occurred before is found, and what most often followed it is drafted for as
+//! long as it is likely by its counts. Ended sequences are shared between all that follow, so the
+//! speed of an output may tell what others were told: a server whose users must not learn of each
+//! other leaves this drafter out, or makes one for each user.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use forerun_verify::{NODES_MAX, Token};
 
 use super::automaton::{Automaton, Cursor, End};
 use super::fixed::{MatchLen, Seen, add_path};
-use crate::draft::{Ask, DraftFailure, Drafter};
+use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind};
 use crate::engine::Slot;
 
 /// How a [`SuffixDrafter`] drafts, and how much it remembers.
@@ -32,8 +32,8 @@ pub struct SuffixConfig {
     /// Most tokens drafted for each token of the suffix found: little is known after a short one,
     /// whatever its counts.
     pub len_per_match: usize,
-    /// Most tokens of ended sequences to remember, never more than 2^30; 0 learns nothing from them.
-    /// A token takes about 120 bytes, and 224 at most.
+    /// Most tokens of ended sequences to remember, never more than 2^30; 0 learns nothing from
+    /// them. A token takes about 120 bytes, and 224 at most.
     pub tokens_max: usize,
 }
 
@@ -59,10 +59,10 @@ impl Default for SuffixConfig {
 /// and of the sequences that ended, in their order.
 ///
 /// A committed token costs an amortised constant: the match is carried along, and found again, at
-/// the cost of its length, after a sequence ended. Ended sequences are held in two halves of
+/// the cost of its length, after a sequence ended. Ended sequences are stored in two halves of
 /// [`SuffixConfig::tokens_max`]; when the younger is full the older is dropped, so at least the
 /// last half is always known and nothing is ever built again. Of a longer sequence, the last half
-/// is remembered. For each slot, the last sequence is held beside that.
+/// is remembered. For each slot, the last sequence is stored beside that.
 ///
 /// ```
 /// use forerun_decode::{Drafter, Slot, SuffixConfig, SuffixDrafter, Token};
@@ -70,7 +70,7 @@ impl Default for SuffixConfig {
 /// drafter.ended(&[1, 2, 3, 4].map(Token));
 /// drafter.ended(&[1, 2, 3, 5].map(Token));
 /// drafter.ended(&[1, 2, 3, 5].map(Token));
-/// assert_eq!(drafter.guess(Slot(0), &[9, 1, 2, 3].map(Token), 8), [Token(5)]);
+/// assert_eq!(drafter.propose(Slot(0), &[9, 1, 2, 3].map(Token), 8), [Token(5)]);
 /// ```
 #[derive(Debug, Clone)]
 pub struct SuffixDrafter {
@@ -101,13 +101,13 @@ impl Default for SuffixDrafter {
 }
 
 impl SuffixDrafter {
-    /// A drafter that has read nothing.
+    /// A drafter that has seen nothing.
     ///
     /// ```
     /// # use forerun_decode::*;
     /// let config = SuffixConfig { match_len: MatchLen::new(1..=8)?, ..SuffixConfig::default() };
     /// let mut drafter = SuffixDrafter::new(config);
-    /// assert_eq!(drafter.guess(Slot(0), &[4, 9, 4].map(Token), 8), [Token(9)]);
+    /// assert_eq!(drafter.propose(Slot(0), &[4, 9, 4].map(Token), 8), [Token(9)]);
     /// # Ok::<(), MatchLenError>(())
     /// ```
     pub fn new(config: SuffixConfig) -> Self {
@@ -123,13 +123,13 @@ impl SuffixDrafter {
     /// # use forerun_decode::*;
     /// let mut drafter = SuffixDrafter::default();
     /// let tokens = [3, 4, 9, 8, 3, 4].map(Token);
-    /// assert_eq!(drafter.guess(Slot(0), &tokens, 8), [9, 8].map(Token)); // two for two
-    /// assert_eq!(drafter.guess(Slot(0), &tokens[..5], 8), []);
+    /// assert_eq!(drafter.propose(Slot(0), &tokens, 8), [9, 8].map(Token)); // two for two
+    /// assert_eq!(drafter.propose(Slot(0), &tokens[..5], 8), []);
     /// ```
-    pub fn guess(&mut self, slot: Slot, tokens: &[Token], len_max: usize) -> Vec<Token> {
+    pub fn propose(&mut self, slot: Slot, tokens: &[Token], len_max: usize) -> Vec<Token> {
         let match_max = self.config.match_len.max();
         let own = self.slots.entry(slot).or_insert_with(|| Own::new(match_max));
-        let fresh = own.read(tokens, match_max);
+        let fresh = own.update(tokens, match_max);
         if own.edition == self.edition && fresh.len() < match_max {
             own.older = carry(&self.older, own.older, fresh);
             own.younger = carry(&self.younger, own.younger, fresh);
@@ -148,14 +148,14 @@ impl SuffixDrafter {
 }
 
 impl Drafter for SuffixDrafter {
-    fn name(&self) -> &'static str {
-        "suffix"
+    fn kind(&self) -> DrafterKind {
+        DrafterKind::Suffix
     }
 
-    fn draft(&mut self, asks: &mut [Ask<'_>]) -> Result<(), DraftFailure> {
-        for ask in asks {
-            let path = self.guess(ask.slot, ask.tokens, ask.len_max);
-            add_path(ask, &path);
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
+        for request in requests {
+            let path = self.propose(request.slot, request.tokens, request.len_max);
+            add_path(request, &path);
         }
         Ok(())
     }
@@ -194,18 +194,18 @@ impl Own {
         }
     }
 
-    /// Reads what the slot holds, and gives the tokens that were not known.
-    fn read<'a>(&mut self, tokens: &'a [Token], match_max: usize) -> &'a [Token] {
+    /// Takes the tokens that are in the slot now, and returns those that were not known.
+    fn update<'a>(&mut self, tokens: &'a [Token], match_max: usize) -> &'a [Token] {
         let seen_len = self.seen.len();
-        let mut kept = self.seen.read(tokens);
-        if kept < seen_len {
+        let mut common = self.seen.update(tokens);
+        if common < seen_len {
             *self = Self { seen: std::mem::take(&mut self.seen), ..Self::new(match_max) };
-            kept = 0;
+            common = 0;
         }
-        for token in &tokens[kept..] {
+        for token in &tokens[common..] {
             self.end = self.automaton.append(self.end, *token);
         }
-        &tokens[kept..]
+        &tokens[common..]
     }
 }
 
@@ -213,7 +213,7 @@ fn carry(automaton: &Automaton, cursor: Cursor, tokens: &[Token]) -> Cursor {
     tokens.iter().fold(cursor, |cursor, token| automaton.advance(cursor, *token))
 }
 
-/// A text's suffix in each of the places where it is looked for.
+/// A sequence's suffix in each of the halves where it is looked for.
 type Sources<'a> = [(&'a Automaton, Cursor); 3];
 
 fn path(mut sources: Sources<'_>, config: &SuffixConfig, len_max: usize) -> Vec<Token> {

@@ -4,7 +4,7 @@ use forerun_verify::Token;
 
 use super::Sampling;
 
-/// Beyond it every law is flat to the eye.
+/// Beyond it every distribution is flat to the eye.
 const TEMPERATURE_MAX: f32 = 100.0;
 
 /// The repeat penalty, or its inverse.

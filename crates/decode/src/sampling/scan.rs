@@ -1,13 +1,13 @@
 //! Passes over a row of logits that find the few that matter.
 //!
-//! A block is first asked, in a loop that vectorises, whether it holds anything of interest; nearly
+//! Whether a block has anything of interest is found out first, in a loop that vectorises; nearly
 //! all do not. Nothing here adds up: what is found does not depend on the instruction set.
 
 use std::cmp::Ordering;
 
 use forerun_verify::{RowError, Token};
 
-/// Logits asked about together.
+/// Logits that are looked at together.
 const BLOCK: usize = 32;
 
 /// A logit, and where in the row it is.

@@ -1,8 +1,8 @@
-//! Truncations: which tokens of a row stay in play, by their law at temperature 1.
+//! Truncations: which tokens of a row stay in play, by their distribution at temperature 1.
 //!
-//! Each looks at the law over the tokens the one before has left. The whole vocabulary is never
-//! sorted: a truncation by mass adds up rings of logits ever further from the first in rank, and
-//! ranks within the ring where the limit is reached.
+//! Each looks at the distribution over the tokens the one before has left. The whole vocabulary is
+//! never sorted: a truncation by mass adds up rings of logits ever further from the first in rank,
+//! and ranks within the ring where the limit is reached.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -45,9 +45,9 @@ impl<'a> Kept<'a> {
     /// Keeps the fewest likeliest whose probabilities add up to `mass`.
     pub(super) fn top_p(&mut self, mass: f32) -> Result<(), RowError> {
         if mass < 1.0 {
-            let law = Dist::softmax(&self.logits, 1.0)?;
+            let dist = Dist::softmax(&self.logits, 1.0)?;
             let highest = f64::from(scan::highest(&self.logits)?.logit);
-            self.keep(&nearest(&self.logits, &law, highest, f64::from(mass) - DOUBT))?;
+            self.keep(&nearest(&self.logits, &dist, highest, f64::from(mass) - DOUBT))?;
         }
         Ok(())
     }
@@ -59,9 +59,9 @@ impl<'a> Kept<'a> {
     /// cancels: what counts is how far a logit is from the mean logit.
     pub(super) fn typical(&mut self, mass: f32) -> Result<(), RowError> {
         if mass < 1.0 {
-            let law = Dist::softmax(&self.logits, 1.0)?;
-            let parts = law.support().map(|(at, prob)| prob * f64::from(self.logits[at.index()]));
-            self.keep(&nearest(&self.logits, &law, parts.sum(), f64::from(mass) + DOUBT))?;
+            let dist = Dist::softmax(&self.logits, 1.0)?;
+            let parts = dist.support().map(|(at, prob)| prob * f64::from(self.logits[at.index()]));
+            self.keep(&nearest(&self.logits, &dist, parts.sum(), f64::from(mass) + DOUBT))?;
         }
         Ok(())
     }
@@ -78,8 +78,8 @@ impl<'a> Kept<'a> {
         Ok(())
     }
 
-    /// The law over the tokens in play.
-    pub(super) fn law(self, temperature: f32) -> Result<Dist, RowError> {
+    /// The distribution over the tokens in play.
+    pub(super) fn dist(self, temperature: f32) -> Result<Dist, RowError> {
         match self.tokens {
             None => Dist::softmax(&self.logits, temperature),
             Some(tokens) => {
@@ -106,9 +106,9 @@ impl<'a> Kept<'a> {
 
 /// The fewest logits nearest to `centre` whose probabilities reach `goal`, in order of place; all
 /// that are not masked where they do not.
-fn nearest(logits: &[f32], law: &Dist, centre: f64, goal: f64) -> Vec<Entry> {
+fn nearest(logits: &[f32], dist: &Dist, centre: f64, goal: f64) -> Vec<Entry> {
     let distance = |logit: f32| (f64::from(logit) - centre).abs();
-    let share = |entry: &Entry| exact(law.prob(Token(entry.place)));
+    let share = |entry: &Entry| exact(dist.prob(Token(entry.place)));
     let order = |one: &Entry, two: &Entry| {
         distance(one.logit).total_cmp(&distance(two.logit)).then_with(|| one.order(two))
     };

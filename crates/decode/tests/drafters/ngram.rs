@@ -34,7 +34,7 @@ proptest! {
             event.happen(&mut sequences[index]);
             let sequence = &sequences[index];
             let wanted = searched(sequence, match_len, len_max);
-            prop_assert_eq!(drafter.guess(slot(index), sequence, len_max), wanted);
+            prop_assert_eq!(drafter.propose(slot(index), sequence, len_max), wanted);
         }
     }
 }
@@ -43,38 +43,38 @@ proptest! {
 fn the_latest_of_the_longest_matches_wins() {
     let mut drafter = NgramDrafter::default();
     let tokens = [1, 2, 3, 70, 2, 3, 80, 1, 2, 3].map(Token);
-    assert_eq!(drafter.guess(Slot(0), &tokens, 1), [Token(70)], "three tokens before two");
+    assert_eq!(drafter.propose(Slot(0), &tokens, 1), [Token(70)], "three tokens before two");
     let tokens = [2, 3, 70, 2, 3, 80, 2, 3].map(Token);
-    assert_eq!(drafter.guess(Slot(0), &tokens, 1), [Token(80)], "the latest");
+    assert_eq!(drafter.propose(Slot(0), &tokens, 1), [Token(80)], "the latest");
 }
 
 #[test]
 fn a_text_that_repeats_itself_goes_on() {
     let mut drafter = NgramDrafter::default();
     let tokens = [9, 1, 2, 3, 1, 2, 3].map(Token);
-    assert_eq!(drafter.guess(Slot(0), &tokens, 8), [1, 2, 3, 1, 2, 3, 1, 2].map(Token));
+    assert_eq!(drafter.propose(Slot(0), &tokens, 8), [1, 2, 3, 1, 2, 3, 1, 2].map(Token));
 }
 
 #[test]
 fn nothing_is_drafted_without_a_match() {
     let mut drafter = NgramDrafter::default();
-    assert_eq!(drafter.guess(Slot(0), &[], 4), []);
-    assert_eq!(drafter.guess(Slot(0), &[Token(1)], 4), []);
-    assert_eq!(drafter.guess(Slot(0), &[1, 1].map(Token), 4), [], "one token is too few");
-    assert_eq!(drafter.guess(Slot(0), &[1, 1, 1].map(Token), 4), [Token(1); 4]);
-    assert_eq!(drafter.guess(Slot(0), &[1, 1, 1].map(Token), 0), []);
+    assert_eq!(drafter.propose(Slot(0), &[], 4), []);
+    assert_eq!(drafter.propose(Slot(0), &[Token(1)], 4), []);
+    assert_eq!(drafter.propose(Slot(0), &[1, 1].map(Token), 4), [], "one token is too few");
+    assert_eq!(drafter.propose(Slot(0), &[1, 1, 1].map(Token), 4), [Token(1); 4]);
+    assert_eq!(drafter.propose(Slot(0), &[1, 1, 1].map(Token), 0), []);
 }
 
 #[test]
 fn slots_know_nothing_of_each_other() {
     let mut drafter = NgramDrafter::default();
-    drafter.guess(Slot(0), &[1, 2, 3, 4].map(Token), 1);
-    assert_eq!(drafter.guess(Slot(1), &[1, 2].map(Token), 1), []);
-    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 1), [], "another sequence in the slot");
+    drafter.propose(Slot(0), &[1, 2, 3, 4].map(Token), 1);
+    assert_eq!(drafter.propose(Slot(1), &[1, 2].map(Token), 1), []);
+    assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 1), [], "another sequence in the slot");
 }
 
 #[test]
 fn a_round_takes_no_longer_with_time() {
     let mut drafter = NgramDrafter::default();
-    takes_no_longer_with_time(|slot, tokens| drafter.guess(slot, tokens, 8));
+    takes_no_longer_with_time(|slot, tokens| drafter.propose(slot, tokens, 8));
 }

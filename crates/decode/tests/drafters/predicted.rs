@@ -14,7 +14,7 @@ struct Searched {
 }
 
 impl Searched {
-    fn guess(&mut self, output: &[Token], len_max: usize) -> Vec<Token> {
+    fn propose(&mut self, output: &[Token], len_max: usize) -> Vec<Token> {
         if !output.starts_with(&self.output) {
             (self.next, self.run, self.parted) = (Some(0), 0, 0);
             self.output.clear();
@@ -72,8 +72,8 @@ proptest! {
         for (index, event) in events {
             event.happen(&mut sequences[index]);
             let sequence = &sequences[index];
-            let wanted = searched[index].guess(sequence, len_max);
-            prop_assert_eq!(drafter.guess(slot(index), sequence, len_max), wanted);
+            let wanted = searched[index].propose(sequence, len_max);
+            prop_assert_eq!(drafter.propose(slot(index), sequence, len_max), wanted);
         }
     }
 }
@@ -82,7 +82,7 @@ proptest! {
 fn rounds(drafter: &mut PredictedDrafter, output: &[Token]) -> usize {
     let (mut len, mut rounds) = (0, 0);
     while len < output.len() {
-        let path = drafter.guess(Slot(0), &output[..len], 16);
+        let path = drafter.propose(Slot(0), &output[..len], 16);
         let right = path.iter().zip(&output[len..]).take_while(|(a, b)| a == b).count();
         len += right + 1;
         rounds += 1;
@@ -112,19 +112,19 @@ fn of_several_places_the_next_one_is_taken() {
     // The same two tokens stand before 30, 31 and 32.
     let prediction = [1, 2, 30, 5, 6, 1, 2, 31, 8, 9, 1, 2, 32].map(Token);
     drafter.predict(Slot(0), &prediction);
-    assert_eq!(drafter.guess(Slot(0), &prediction[..4], 1), [Token(6)]);
+    assert_eq!(drafter.propose(Slot(0), &prediction[..4], 1), [Token(6)]);
     let edited = [1, 2, 30, 5, 77, 1, 2].map(Token);
-    assert_eq!(drafter.guess(Slot(0), &edited, 1), [Token(31)]);
+    assert_eq!(drafter.propose(Slot(0), &edited, 1), [Token(31)]);
     let late = [1, 2, 30, 5, 6, 1, 2, 31, 8, 9, 1, 2, 32, 77, 8, 9].map(Token);
-    assert_eq!(drafter.guess(Slot(0), &late, 1), [Token(1)], "there is none after");
+    assert_eq!(drafter.propose(Slot(0), &late, 1), [Token(1)], "there is none after");
 }
 
 #[test]
 fn an_output_beyond_the_prediction_is_not_drafted() {
     let mut drafter = PredictedDrafter::default();
     drafter.predict(Slot(0), &[1, 2].map(Token));
-    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 4), []);
-    assert_eq!(drafter.guess(Slot(0), &[1, 2, 3].map(Token), 4), []);
+    assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 4), []);
+    assert_eq!(drafter.propose(Slot(0), &[1, 2, 3].map(Token), 4), []);
 }
 
 #[test]
@@ -132,13 +132,13 @@ fn a_prediction_holds_for_its_slot_until_another_is_made() {
     let mut drafter = PredictedDrafter::default();
     drafter.predict(Slot(0), &[1, 2, 3].map(Token));
     drafter.predict(Slot(1), &[4, 5].map(Token));
-    assert_eq!(drafter.guess(Slot(0), &[Token(1)], 4), [2, 3].map(Token));
-    assert_eq!(drafter.guess(Slot(1), &[], 4), [4, 5].map(Token));
-    assert_eq!(drafter.guess(Slot(0), &[], 1), [Token(1)], "the next sequence, from the start");
+    assert_eq!(drafter.propose(Slot(0), &[Token(1)], 4), [2, 3].map(Token));
+    assert_eq!(drafter.propose(Slot(1), &[], 4), [4, 5].map(Token));
+    assert_eq!(drafter.propose(Slot(0), &[], 1), [Token(1)], "the next sequence, from the start");
     drafter.predict(Slot(0), &[Token(7)]);
-    assert_eq!(drafter.guess(Slot(0), &[], 4), [Token(7)]);
+    assert_eq!(drafter.propose(Slot(0), &[], 4), [Token(7)]);
     drafter.predict(Slot(0), &[]);
-    assert_eq!(drafter.guess(Slot(0), &[], 4), []);
+    assert_eq!(drafter.propose(Slot(0), &[], 4), []);
 }
 
 #[test]
@@ -148,5 +148,5 @@ fn a_round_takes_no_longer_with_time() {
     let prediction: Vec<_> =
         (0..200_000).map(|at| Token(if at % 9 == 0 { at } else { at % 7 })).collect();
     (0..6).for_each(|index| drafter.predict(slot(index), &prediction));
-    takes_no_longer_with_time(|slot, tokens| drafter.guess(slot, tokens, 8));
+    takes_no_longer_with_time(|slot, tokens| drafter.propose(slot, tokens, 8));
 }

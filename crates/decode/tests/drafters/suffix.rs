@@ -97,7 +97,7 @@ proptest! {
             }
             let all: Vec<_> = halves.older.iter().chain(&halves.younger).chain([sequence]).collect();
             let wanted = searched(&all, sequence, &config, len_max);
-            prop_assert_eq!(drafter.guess(slot(index), sequence, len_max), wanted);
+            prop_assert_eq!(drafter.propose(slot(index), sequence, len_max), wanted);
         }
     }
 }
@@ -106,11 +106,11 @@ proptest! {
 fn what_followed_most_often_is_drafted() {
     let mut drafter = SuffixDrafter::default();
     drafter.ended(&[1, 2, 6, 7].map(Token));
-    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 8), [6, 7].map(Token));
+    assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 8), [6, 7].map(Token));
     drafter.ended(&[1, 2, 5, 7].map(Token));
-    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 8), [5, 7].map(Token), "lowest id");
+    assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 8), [5, 7].map(Token), "lowest id");
     drafter.ended(&[1, 2, 6, 8].map(Token));
-    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 8), [6, 7].map(Token));
+    assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 8), [6, 7].map(Token));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn counts_of_the_sequence_and_of_those_that_ended_are_one() {
     drafter.ended(&[1, 2, 5].map(Token));
     drafter.ended(&[1, 2, 6].map(Token));
     let tokens = [1, 2, 6, 1, 2].map(Token);
-    assert_eq!(drafter.guess(Slot(0), &tokens, 1), [Token(6)]);
+    assert_eq!(drafter.propose(Slot(0), &tokens, 1), [Token(6)]);
 }
 
 #[test]
@@ -131,16 +131,16 @@ fn an_unlikely_path_ends() {
         drafter.ended(&[1, 2, 6, last].map(Token));
     }
     // One half for the third token, one quarter with the fourth.
-    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 8), [Token(3)]);
+    assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 8), [Token(3)]);
 }
 
 #[test]
 fn a_short_match_makes_a_short_draft() {
     let mut drafter = SuffixDrafter::default();
     drafter.ended(&[1, 2, 3, 4, 5, 6, 7, 8].map(Token));
-    assert_eq!(drafter.guess(Slot(0), &[Token(2)], 8), [], "shorter than it must be");
-    assert_eq!(drafter.guess(Slot(0), &[1, 2].map(Token), 8), [3, 4].map(Token));
-    assert_eq!(drafter.guess(Slot(0), &[1, 2, 3].map(Token), 8), [4, 5, 6].map(Token));
+    assert_eq!(drafter.propose(Slot(0), &[Token(2)], 8), [], "shorter than it must be");
+    assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 8), [3, 4].map(Token));
+    assert_eq!(drafter.propose(Slot(0), &[1, 2, 3].map(Token), 8), [4, 5, 6].map(Token));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn the_oldest_are_forgotten() {
         let tokens: Vec<_> = tokens.iter().map(|id| Token(*id)).collect();
         drafter.ended(&tokens);
         [[1, 2], [3, 4], [5, 6]]
-            .map(|start| !drafter.guess(Slot(0), &start.map(Token), 1).is_empty())
+            .map(|start| !drafter.propose(Slot(0), &start.map(Token), 1).is_empty())
     };
     assert_eq!(remembered(&[1, 2, 9]), [true, false, false]);
     assert_eq!(remembered(&[3, 4, 9]), [true, true, false]);
@@ -167,15 +167,15 @@ fn the_oldest_are_forgotten() {
 fn empty_sequences_do_no_harm() {
     let mut drafter = SuffixDrafter::default();
     drafter.ended(&[]);
-    assert_eq!(drafter.guess(Slot(0), &[], 8), []);
+    assert_eq!(drafter.propose(Slot(0), &[], 8), []);
     drafter.ended(&[Token(1)]);
-    assert_eq!(drafter.guess(Slot(0), &[Token(1)], 8), []);
+    assert_eq!(drafter.propose(Slot(0), &[Token(1)], 8), []);
 }
 
 #[test]
 fn a_round_takes_no_longer_with_time() {
     let mut drafter = SuffixDrafter::default();
-    takes_no_longer_with_time(|slot, tokens| drafter.guess(slot, tokens, 8));
+    takes_no_longer_with_time(|slot, tokens| drafter.propose(slot, tokens, 8));
 }
 
 #[test]
@@ -187,6 +187,6 @@ fn ended_sequences_take_no_longer_with_time() {
         if end % 1_000 == 0 {
             drafter.ended(&tokens[end - 1_000..]);
         }
-        drafter.guess(slot, tokens, 8)
+        drafter.propose(slot, tokens, 8)
     });
 }

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::chars::{Bytes, Chars};
 use super::flow::Start;
-use super::plan::Budget;
+use super::part::Budget;
 use super::{Node, Rules};
 
 /// What keeping a pair costs, in comparisons of one.

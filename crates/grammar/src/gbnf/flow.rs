@@ -1,7 +1,7 @@
 //! What may follow a lexeme: the bytes that a text can go on with after it.
 
 use super::chars::Bytes;
-use super::plan::{Budget, Part};
+use super::part::{Budget, Part};
 
 /// How the texts of something begin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

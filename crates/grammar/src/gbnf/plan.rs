@@ -8,21 +8,11 @@ use std::collections::HashMap;
 
 use super::clash::Automaton;
 use super::flow;
-use super::{Lexemes, Node, Rules, Times};
+use super::part::{Budget, Part};
+use super::{Lexemes, Node, Rules};
 
 /// How much may be spent to find the clashes of a grammar; a fraction of a second.
 const BUDGET: usize = 10_000_000;
-
-/// What is left to be spent.
-pub(super) struct Budget(usize);
-
-impl Budget {
-    /// None where there is not enough left.
-    pub(super) fn spend(&mut self, cost: usize) -> Option<()> {
-        self.0 = self.0.checked_sub(cost)?;
-        Some(())
-    }
-}
 
 /// A grammar over lexemes.
 pub(super) struct Plan {
@@ -30,21 +20,6 @@ pub(super) struct Plan {
     pub(super) lexemes: Vec<Node>,
     /// What each rule is made of, if it is parsed and not only part of lexemes.
     pub(super) parts: Vec<Option<Part>>,
-}
-
-/// What a part of a parsed rule is made of.
-#[derive(Clone)]
-pub(super) enum Part {
-    /// A lexeme, by index.
-    Lexeme(usize),
-    /// One after the other; nothing if there are none.
-    Seq(Vec<Part>),
-    /// One of these.
-    Alt(Vec<Part>),
-    /// The same, this many times.
-    Repeat(Box<Part>, Times),
-    /// A rule, by index.
-    Rule(usize),
 }
 
 /// Makes a plan under which a text is of the grammar by its lexemes just if it is by its characters.
@@ -206,36 +181,6 @@ impl<'a> Planner<'a> {
                 return;
             }
             self.split(&left);
-        }
-    }
-}
-
-impl Part {
-    /// Calls `visit` for each lexeme.
-    fn lexemes(&self, visit: &mut impl FnMut(usize)) {
-        match self {
-            Self::Lexeme(index) => visit(*index),
-            Self::Seq(parts) | Self::Alt(parts) => {
-                parts.iter().for_each(|part| part.lexemes(visit));
-            }
-            Self::Repeat(part, _) => part.lexemes(visit),
-            Self::Rule(_) => {}
-        }
-    }
-
-    /// Puts pieces in the place of lexemes that have them.
-    fn replace(&mut self, pieces: &[Option<Part>]) {
-        match self {
-            Self::Lexeme(index) => {
-                if let Some(Some(part)) = pieces.get(*index) {
-                    *self = part.clone();
-                }
-            }
-            Self::Seq(parts) | Self::Alt(parts) => {
-                parts.iter_mut().for_each(|part| part.replace(pieces));
-            }
-            Self::Repeat(part, _) => part.replace(pieces),
-            Self::Rule(_) => {}
         }
     }
 }

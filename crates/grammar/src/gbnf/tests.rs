@@ -6,7 +6,8 @@ use forerun_decode::{Constraint, Special, Token, TokenizeError, Tokenizer};
 use proptest::prelude::*;
 
 use super::chars::Chars;
-use super::plan::{Part, plan};
+use super::part::Part;
+use super::plan::plan;
 use super::{Lexemes, Node, Rules, parse, to_lark};
 use crate::{Form, GrammarEnv};
 

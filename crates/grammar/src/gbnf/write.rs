@@ -6,9 +6,10 @@
 use std::fmt::Write;
 
 use super::chars::Chars;
-use super::plan::{Part, Plan};
+use super::part::Part;
+use super::plan::Plan;
 use super::{Node, Rules, Times};
-use crate::form::quote;
+use crate::lark::quote;
 
 /// The plan as Lark. Rules are `r1` or, for parts of them, `p1`; lexemes are `L1`, what rules match
 /// in them is `R1`, and parts of both are `P1`.

@@ -1,11 +1,13 @@
 //! The controller against plain decoding and a grid of fixed settings.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use forerun_decode::{
-    Arm, Controller, Decoder, Drafter, ModelDrafter, NgramDrafter, Plan, Sampling, Sequence, Stats,
-    Token, Verification,
+    Arm, Controller, Decoder, DraftPolicy, Drafter, DrafterId, ModelDrafter, NgramDrafter,
+    Sampling, Sequence, Slot, Stats, Token,
 };
+use forerun_lab::prompts::Prompt;
 use forerun_llama::{EngineOptions, LlamaEngine, Model};
 use forerun_verify::PooledRule;
 
@@ -25,17 +27,18 @@ struct Workload {
     prompts: Vec<Vec<Token>>,
 }
 
+/// The drafters, as the decoder has them.
+const MODEL: DrafterId = DrafterId(0);
+const NGRAM: DrafterId = DrafterId(1);
+
 /// A fixed setting: drafters, paths and length; none for plain decoding.
-type Fixed = Option<(Vec<usize>, usize, usize)>;
+type Fixed = Option<(Vec<DrafterId>, usize, usize)>;
 
 fn workloads(target: &Model) -> Vec<Workload> {
-    let tokens = |text: String| {
-        let prompt = lab::Prompt { task: String::new(), text };
-        lab::tokens(target, &prompt)
-    };
+    let tokens = |prompt: Prompt| lab::tokens(target, &prompt);
     let of = |file: &str, step: usize| {
         let prompts = lab::prompts(target, file, step).into_iter();
-        let prompts = prompts.map(|prompt| tokens(prompt.text)).filter(|it| it.len() < 140);
+        let prompts = prompts.map(tokens).filter(|it| it.len() < 140);
         prompts.take(PROMPTS).collect::<Vec<_>>()
     };
     let asked = |texts: [&str; PROMPTS]| -> Vec<Vec<Token>> {
@@ -111,7 +114,7 @@ fn ways(ngram: bool) -> Vec<Way> {
     let way =
         |name: String, fixed| Way { name, fixed, runs: Runs::default(), stats: Stats::default() };
     let mut ways = vec![way("plain".to_owned(), Some(None)), way("controller".to_owned(), None)];
-    let mut fixed = |who: &str, drafters: &[usize], paths: usize, len: usize| {
+    let mut fixed = |who: &str, drafters: &[DrafterId], paths: usize, len: usize| {
         let name = match paths {
             1 => format!("{who}, drafts of {len}"),
             _ => format!("{who}, {paths} paths of {len}"),
@@ -119,12 +122,12 @@ fn ways(ngram: bool) -> Vec<Way> {
         ways.push(way(name, Some(Some((drafters.to_vec(), paths, len)))));
     };
     if ngram {
-        [4, 8].iter().for_each(|len| fixed("n-gram", &[1], 1, *len));
-        fixed("draft model", &[0], 1, 3);
-        fixed("both", &[0, 1], 1, 3);
+        [4, 8].iter().for_each(|len| fixed("n-gram", &[NGRAM], 1, *len));
+        fixed("draft model", &[MODEL], 1, 3);
+        fixed("both", &[MODEL, NGRAM], 1, 3);
     } else {
-        [1, 2, 3].iter().for_each(|len| fixed("draft model", &[0], 1, *len));
-        fixed("draft model", &[0], 2, 2);
+        [1, 2, 3].iter().for_each(|len| fixed("draft model", &[MODEL], 1, *len));
+        fixed("draft model", &[MODEL], 2, 2);
     }
     ways
 }
@@ -137,28 +140,30 @@ fn measure(target: &Model, workload: &Workload) -> Vec<Way> {
         Box::new(LlamaEngine::new(model, &options).expect("the engine starts"))
     };
     let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(ModelDrafter::new(engine(&draft)))];
-    let mut arms = vec![Arm { drafters: vec![0], width: 1 }, Arm { drafters: vec![0], width: 2 }];
+    let mut arms = [1, 2].map(|width| Arm { drafters: vec![MODEL], width }).to_vec();
     if workload.ngram {
         drafters.push(Box::new(NgramDrafter::default()));
-        arms.push(Arm { drafters: vec![1], width: 1 });
-        arms.push(Arm { drafters: vec![0, 1], width: 1 });
+        arms.push(Arm { drafters: vec![NGRAM], width: 1 });
+        arms.push(Arm { drafters: vec![MODEL, NGRAM], width: 1 });
     }
     let mut decoder = Decoder::new(engine(target), drafters).expect("it can be cut");
     let costs = decoder.measure(std::time::Duration::from_millis(1500)).expect("it is measured");
     let mut controller = Controller::new(costs, arms, LEN_MAX);
-    let mut sequence = lab::sequence();
     let mut ways = ways(workload.ngram);
     let sampling = lab::endless(target, workload.temperature);
     for (index, prompt) in workload.prompts.iter().enumerate() {
         let count = ways.len();
         for turn in 0..count {
             let way = &mut ways[(index + turn) % count];
-            let plan = plan(way.fixed.as_ref());
+            let policy = match &way.fixed {
+                None => controller.policy(Arc::new(PooledRule)),
+                Some(fixed) => policy(fixed),
+            };
             let controller = way.fixed.is_none().then_some(&mut controller);
             // Each way is to have its drafter read the prompt itself.
-            lab::forget(&mut *decoder.drafters()[0], target.vocab_len());
+            lab::forget(&mut decoder.drafters_mut()[MODEL], target.vocab_len());
             let job = Texts { target, prompt, sampling: &sampling, seed: index as u64 };
-            let stats = job.decode(&mut decoder, &mut sequence, plan, controller);
+            let stats = job.decode(&mut decoder, policy, controller);
             way.runs.0.push((stats.committed as f64, stats.time.as_secs_f64()));
             way.stats.merge(&stats);
         }
@@ -168,13 +173,13 @@ fn measure(target: &Model, workload: &Workload) -> Vec<Way> {
     ways
 }
 
-fn plan(fixed: Option<&Fixed>) -> Plan {
-    let verification = Verification::rule(PooledRule);
+fn policy(fixed: &Fixed) -> DraftPolicy {
+    let rule = Arc::new(PooledRule);
     match fixed {
-        Some(Some((drafters, paths, len))) => {
-            Plan::drafted(drafters.clone(), *len, verification).wide(*paths)
+        Some((drafters, paths, len)) => {
+            DraftPolicy::drafted(drafters.clone(), *len, rule).wide(*paths)
         }
-        _ => Plan::drafted(Vec::new(), 0, verification),
+        None => DraftPolicy::drafted(Vec::new(), 0, rule),
     }
 }
 
@@ -190,24 +195,21 @@ impl Texts<'_> {
     fn decode(
         &self,
         decoder: &mut Decoder,
-        sequence: &mut Option<Sequence>,
-        plan: Plan,
+        policy: DraftPolicy,
         controller: Option<&mut Controller>,
     ) -> Stats {
-        let mut own = sequence.take().expect("a sequence is given back");
-        own.plan = plan;
-        own.sampling = self.sampling.clone();
-        own.begin(self.prompt.to_vec(), LEN);
-        let mut text = lab::generation(own, self.target, self.seed);
-        match controller {
-            Some(controller) => {
-                while text.next_chosen(decoder, controller).expect("a round succeeds").is_some() {}
-            }
-            None => while text.next(decoder).expect("a round succeeds").is_some() {},
+        let mut sequence = Sequence::new(Slot(0), self.sampling.clone());
+        sequence.begin(self.prompt.to_vec(), LEN);
+        let mut text = lab::generation(sequence, policy, self.target, self.seed);
+        let Some(controller) = controller else {
+            while text.next(decoder).expect("a round succeeds").is_some() {}
+            return text.stats().clone();
+        };
+        let mut history = controller.history(|_| true);
+        while controller.next(&mut history, &mut text, decoder).expect("a round succeeds").is_some()
+        {
         }
-        let stats = text.stats().clone();
-        *sequence = Some(text.into_sequence());
-        stats
+        text.stats().clone()
     }
 }
 

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forerun_decode::{
-    Ask, ChatOptions, ChatTemplate, Decoder, Drafter, Generation, Message, Plan, Sampling,
-    Sequence, Slot, Special, Stats, StopStrings, Token, Tokenizer, Verification,
+    Decoder, DraftPolicy, DraftRequest, Drafter, DrafterId, Generation, Sampling, Sequence, Slot,
+    Special, Stats, StopStrings, Token, Tokenizer,
 };
+use forerun_lab::Machine;
+use forerun_lab::bench::rate_ratio;
+use forerun_lab::prompts::{self, Prompt};
 use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
-use forerun_verify::rand_core::Rng as _;
 use forerun_verify::{BlockRule, Philox, Random};
 
 /// The model all others are made of.
@@ -48,33 +50,27 @@ pub(crate) fn engine(model: &Model) -> LlamaEngine {
     LlamaEngine::new(model, &options()).expect("the engine starts")
 }
 
-/// A question and its task.
-pub(crate) struct Prompt {
-    pub(crate) task: String,
-    pub(crate) text: String,
-}
-
 /// Every `step`-th prompt of a file under `bench/prompts`, in the model's chat format.
 pub(crate) fn prompts(model: &Model, file: &str, step: usize) -> Vec<Prompt> {
-    let path = root().join("bench/prompts").join(file);
-    let lines = std::fs::read_to_string(path).expect("the prompts are part of the repository");
-    let read = |line: &str| {
-        let line: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
-        let field = |name: &str| line[name].as_str().expect("a field is text").to_owned();
-        Prompt { task: field("task"), text: chat(model, &[&field("prompt")]).remove(0) }
-    };
-    lines.lines().step_by(step).map(read).collect()
+    let all = prompts::file(&root().join("bench/prompts").join(file));
+    let all = all.expect("the prompts are part of the repository");
+    in_chat_format(model, all.into_iter().step_by(step).collect())
 }
 
 /// Questions in the model's chat format.
-pub(crate) fn chat(model: &Model, questions: &[&str]) -> Vec<String> {
-    let source = model.chat_template().expect("an instruct model has a template");
-    let template = ChatTemplate::new(&source, None, None).expect("the template compiles");
-    let render = |question: &&str| {
-        let messages = [Message::new("user", *question)];
-        template.render(&messages, &ChatOptions::default()).expect("it renders")
+pub(crate) fn chat(model: &Model, questions: &[&str]) -> Vec<Prompt> {
+    let prompt = |question: &&str| Prompt {
+        id: String::new(),
+        task: String::new(),
+        text: (*question).to_owned(),
     };
-    questions.iter().map(render).collect()
+    in_chat_format(model, questions.iter().map(prompt).collect())
+}
+
+fn in_chat_format(model: &Model, prompts: Vec<Prompt>) -> Vec<Prompt> {
+    let template = model.chat_template().expect("an instruct model has a template");
+    let texts = prompts::in_chat_format(&prompts, Some(&template)).expect("it renders");
+    prompts.into_iter().zip(texts).map(|(prompt, text)| Prompt { text, ..prompt }).collect()
 }
 
 pub(crate) fn tokens(model: &Model, prompt: &Prompt) -> Vec<Token> {
@@ -82,43 +78,39 @@ pub(crate) fn tokens(model: &Model, prompt: &Prompt) -> Vec<Token> {
 }
 
 /// Block verification of one drafter's path of this length; plain for zero.
-pub(crate) fn plan(draft_len: usize) -> Plan {
-    let drafters = if draft_len == 0 { vec![] } else { vec![0] };
-    Plan::drafted(drafters, draft_len, Verification::rule(BlockRule))
+fn policy(draft_len: usize) -> DraftPolicy {
+    let drafters = if draft_len == 0 { vec![] } else { vec![DrafterId(0)] };
+    DraftPolicy::drafted(drafters, draft_len, Arc::new(BlockRule))
 }
 
 /// Decodes one text and gives its statistics and tokens. The end token is forbidden, so that all
 /// texts are of one length.
-pub(crate) fn decode(
-    decoder: &mut Decoder,
-    sequence: &mut Option<Sequence>,
-    model: &Model,
-    job: &Job<'_>,
-) -> (Stats, Vec<Token>) {
-    let mut own = sequence.take().expect("a sequence is given back");
-    own.plan = plan(job.draft_len);
-    own.sampling = job.sampling.clone();
-    own.begin(job.prompt.to_vec(), job.len);
-    let mut text = generation(own, model, job.seed);
+pub(crate) fn decode(decoder: &mut Decoder, model: &Model, job: &Job<'_>) -> (Stats, Vec<Token>) {
+    let mut sequence = Sequence::new(Slot(0), job.sampling.clone());
+    sequence.begin(job.prompt.to_vec(), job.len);
+    let mut text = generation(sequence, policy(job.draft_len), model, job.seed);
     while text.next(decoder).expect("a round succeeds").is_some() {}
-    let result = (text.stats().clone(), text.sequence().output().to_vec());
-    *sequence = Some(text.into_sequence());
-    result
+    (text.stats().clone(), text.sequence().output().to_vec())
 }
 
 /// A text that only its length ends.
-pub(crate) fn generation(sequence: Sequence, model: &Model, seed: u64) -> Generation {
+pub(crate) fn generation(
+    sequence: Sequence,
+    policy: DraftPolicy,
+    model: &Model,
+    seed: u64,
+) -> Generation {
     let stops = StopStrings::new(Vec::<String>::new()).expect("none is fine");
     let vocab: Arc<dyn Tokenizer> = Arc::new(model.vocab().clone());
-    Generation::new(sequence, vocab, &stops, seed)
+    Generation::new(sequence, policy, vocab, &stops, seed)
 }
 
 /// Has a drafter read another text, so that it holds nothing of the last one.
 pub(crate) fn forget(drafter: &mut dyn Drafter, vocab_len: usize) {
     let mut chance = Random(Philox::new(0));
     let (sampling, other) = (Sampling::greedy(), [Token(1), Token(2)]);
-    let mut ask = Ask::next_token(Slot(0), &other, &sampling, &mut chance, vocab_len);
-    drafter.draft(std::slice::from_mut(&mut ask)).expect("it drafts");
+    let mut request = DraftRequest::next_token(Slot(0), &other, &sampling, &mut chance, vocab_len);
+    drafter.draft(std::slice::from_mut(&mut request)).expect("it drafts");
     drafter.passes();
 }
 
@@ -129,10 +121,6 @@ pub(crate) struct Job<'a> {
     pub(crate) sampling: Sampling,
     pub(crate) len: usize,
     pub(crate) seed: u64,
-}
-
-pub(crate) fn sequence() -> Option<Sequence> {
-    Some(Sequence::new(Slot(0), Sampling::unshaped(), plan(0)))
 }
 
 /// Without the end tokens, at a temperature.
@@ -157,20 +145,7 @@ impl Runs {
     /// This rate over another's, with its 95 % interval by resampling the prompts, which both
     /// have in the same order.
     pub(crate) fn over(&self, other: &Self) -> String {
-        let mut random = Philox::new(7);
-        let pick = |random: &mut Philox| {
-            usize::try_from(random.next_u64() % self.0.len() as u64).expect("small")
-        };
-        let mut ratios: Vec<f64> = (0..2000)
-            .map(|_| {
-                let chosen: Vec<usize> = self.0.iter().map(|_| pick(&mut random)).collect();
-                let of = |runs: &Self| Self(chosen.iter().map(|at| runs.0[*at]).collect()).rate();
-                of(self) / of(other)
-            })
-            .collect();
-        ratios.sort_by(f64::total_cmp);
-        let ratio = self.rate() / other.rate();
-        format!("{ratio:.2} ({:.2}–{:.2})", ratios[49], ratios[1949])
+        rate_ratio(&self.0, &other.0).expect("runs take time").to_string()
     }
 }
 
@@ -189,8 +164,6 @@ pub(crate) fn write(name: &str, text: &str) {
 
 /// The processor, for a report's head.
 pub(crate) fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let name = name.map_or("unknown processor", |(_, name)| name.trim());
+    let name = Machine::here().processor.unwrap_or("unknown processor".to_owned());
     format!("{name}, {} threads", threads())
 }

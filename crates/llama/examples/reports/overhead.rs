@@ -36,7 +36,6 @@ fn table(text: &mut String, name: &str) {
     let drafters: Vec<Box<dyn Drafter>> = vec![Box::new(drafter)];
     let engine = Box::new(lab::engine(&target));
     let mut decoder = Decoder::new(engine, drafters).expect("it can be cut");
-    let mut sequence = lab::sequence();
     let prompts = lab::prompts(&target, "greedy_50.jsonl", 4);
     let settings = [("plain, temperature 0", 0.0, 0), ("plain, temperature 1", 1.0, 0)];
     let settings = settings.into_iter().chain([
@@ -59,7 +58,7 @@ fn table(text: &mut String, name: &str) {
                 len: LEN,
                 seed: repeat as u64,
             };
-            let (stats, _) = lab::decode(&mut decoder, &mut sequence, &target, &job);
+            let (stats, _) = lab::decode(&mut decoder, &target, &job);
             let seconds = stats.time.as_secs_f64();
             runs[index].0.0.push((stats.committed as f64, seconds));
             runs[index].1 += stats.overhead() * seconds;

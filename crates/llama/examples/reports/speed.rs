@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::process::Command;
 
 use forerun_decode::{Decoder, Drafter, ModelDrafter, Stats};
+use forerun_lab::prompts::Prompt;
 use forerun_llama::Model;
 
-use crate::lab::{self, Job, Prompt, Runs};
+use crate::lab::{self, Job, Runs};
 
 const LEN: usize = 48;
 const PROMPTS: usize = 6;
@@ -98,7 +99,6 @@ fn measure(target: &Model, draft: &str, ways: &mut [Way], prompts: &[Prompt], te
     let drafters: Vec<Box<dyn Drafter>> = vec![Box::new(drafter)];
     let engine = Box::new(lab::engine(target));
     let mut decoder = Decoder::new(engine, drafters).expect("it can be cut");
-    let mut sequence = lab::sequence();
     for (seed, prompt) in prompts.iter().enumerate() {
         let tokens = lab::tokens(target, prompt);
         // Another way begins each time.
@@ -112,7 +112,7 @@ fn measure(target: &Model, draft: &str, ways: &mut [Way], prompts: &[Prompt], te
             let sampling = lab::endless(target, temperature);
             let (draft_len, seed) = (way.draft_len, seed as u64);
             let job = Job { prompt: &tokens, draft_len, sampling, len: LEN, seed };
-            let (stats, _) = lab::decode(&mut decoder, &mut sequence, target, &job);
+            let (stats, _) = lab::decode(&mut decoder, target, &job);
             way.runs.0.push((stats.committed as f64, stats.time.as_secs_f64()));
             way.stats.merge(&stats);
         }

@@ -8,11 +8,11 @@ use llama_cpp_sys_2 as sys;
 
 use super::model::RawModel;
 
-/// Decodes greedily with one `llama_decode` and one look at the logits a token. Gives the tokens
+/// Decodes greedily with one `llama_decode` and one look at the logits a token. Returns the tokens
 /// and the time from the first of them to the last.
 ///
 /// # Panics
-/// Where a call fails.
+/// If a call fails.
 pub(crate) fn greedy(
     model: &Arc<RawModel>,
     threads: i32,

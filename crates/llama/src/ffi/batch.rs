@@ -1,4 +1,4 @@
-//! The arrays of a pass, kept between passes so that none is allocated in the steady state.
+//! The arrays of a pass, reused between passes so that none is allocated in the steady state.
 
 use std::ops::Range;
 use std::ptr;
@@ -63,12 +63,12 @@ impl Batch {
         self.wants_row.push(0);
     }
 
-    /// Asks for the row after an entry.
+    /// Requests the row after an entry.
     pub(crate) fn want_row(&mut self, index: usize) {
         self.wants_row[index] = 1;
     }
 
-    /// Whether the row after an entry is asked for.
+    /// Whether the row after an entry was requested.
     pub(crate) fn wants_row(&self, index: usize) -> bool {
         self.wants_row[index] != 0
     }

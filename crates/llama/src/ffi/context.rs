@@ -32,7 +32,7 @@ pub(crate) struct ContextParams {
     pub(crate) cache_types: (CacheType, CacheType),
     /// Whether attention is fused.
     pub(crate) flash_attention: FlashAttention,
-    /// Stops a pass while it holds `true`.
+    /// Stops a pass while it is `true`.
     pub(crate) interrupt: Option<Arc<AtomicBool>>,
 }
 
@@ -119,7 +119,7 @@ impl Context {
         }
     }
 
-    /// Logits after the `index`-th entry of the last pass, or `None` if none were asked for.
+    /// Logits after the `index`-th entry of the last pass, or `None` if none were requested.
     pub(crate) fn logits(&mut self, index: usize) -> Option<&[f32]> {
         let index = i32::try_from(index).ok()?;
         // SAFETY: `raw` is live while `self` is; llama.h gives null for an index without logits.
@@ -128,7 +128,7 @@ impl Context {
         Some(unsafe { std::slice::from_raw_parts(row.as_ptr(), self.vocab_len) })
     }
 
-    /// Forgets a sequence from a position on; `false` where the memory cannot be cut there.
+    /// Forgets a sequence from a position on; `false` if the memory cannot be cut there.
     pub(crate) fn remove(&mut self, sequence: i32, from: i32) -> bool {
         // SAFETY: the memory is live; the engine only names sequences that exist.
         unsafe { sys::llama_memory_seq_rm(self.memory.as_ptr(), sequence, from, -1) }
@@ -147,7 +147,7 @@ impl Context {
         unsafe { sys::llama_state_seq_get_size(self.raw.as_ptr(), sequence) }
     }
 
-    /// Copies a sequence's cells out; `false` where that fails.
+    /// Copies a sequence's cells out; `false` if that fails.
     pub(crate) fn save(&mut self, sequence: i32, into: &mut Vec<u8>) -> bool {
         into.resize(self.saved_len(sequence), 0);
         let (to, len) = (into.as_mut_ptr(), into.len());
@@ -156,7 +156,7 @@ impl Context {
         saved == len
     }
 
-    /// Makes a sequence hold what was saved, and nothing else; `false` where that fails.
+    /// Restores a sequence to what was saved, and nothing else; `false` if that fails.
     pub(crate) fn restore(&mut self, sequence: i32, from: &[u8]) -> bool {
         let (start, len) = (from.as_ptr(), from.len());
         // An empty one is not cleared by what follows.
@@ -171,7 +171,7 @@ impl Context {
         unsafe { sys::llama_memory_clear(self.memory.as_ptr(), false) };
     }
 
-    /// The first and last position a sequence holds, or `None` where it is empty.
+    /// The first and last position of a sequence, or `None` if it is empty.
     pub(crate) fn positions(&self, sequence: i32) -> Option<(i32, i32)> {
         // SAFETY: the memory is live; the engine only names sequences that exist.
         let first = unsafe { sys::llama_memory_seq_pos_min(self.memory.as_ptr(), sequence) };

@@ -1,4 +1,4 @@
-//! llama.cpp's log: silent unless asked, and the place its error messages come from.
+//! llama.cpp's log: silent by default, and the place its error messages come from.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -45,7 +45,7 @@ impl Heard {
     }
 }
 
-/// Whether llama.cpp's own log goes to standard error; it is silent unless asked.
+/// Whether llama.cpp's own log goes to standard error; it is silent by default.
 pub(crate) fn set_verbose(verbose: bool) {
     VERBOSE.store(verbose, Ordering::Relaxed);
 }
@@ -103,7 +103,7 @@ unsafe extern "C" fn sink(level: sys::ggml_log_level, text: *const c_char, _: *m
     }
     // SAFETY: not null, and ggml.h passes a C string that lives for this call.
     let text = unsafe { CStr::from_ptr(text) };
-    // Nothing here may panic: a log is lost where standard error is closed or the thread is ending.
+    // Nothing here may panic: a log is lost if standard error is closed or the thread is ending.
     if VERBOSE.load(Ordering::Relaxed) {
         let _ = std::io::stderr().write_all(text.to_bytes());
     }

@@ -199,7 +199,7 @@ impl RawModel {
         owned(text)
     }
 
-    /// The token that starts a sequence, where the model wants one.
+    /// The token that starts a sequence, if the model wants one.
     pub(crate) fn start(&self) -> Option<u32> {
         // SAFETY: the vocabulary is live while `self` is.
         let wanted = unsafe { sys::llama_vocab_get_add_bos(self.vocab.as_ptr()) };
@@ -245,7 +245,7 @@ impl RawModel {
         owned(unsafe { sys::llama_vocab_get_text(self.vocab.as_ptr(), token) })
     }
 
-    /// Appends a token's bytes; control tokens have some only where `special`.
+    /// Appends a token's bytes; control tokens have some only if `special`.
     pub(crate) fn token_bytes(&self, token: u32, special: bool, out: &mut Vec<u8>) {
         let Some(token) = self.in_range(token) else { return };
         let start = out.len();
@@ -265,10 +265,10 @@ impl RawModel {
         }
     }
 
-    /// The tokens of a text, or `None` where llama.cpp cannot tell.
+    /// The tokens of a text, or `None` if llama.cpp cannot tell.
     ///
     /// # Panics
-    /// Where the text is longer than `i32::MAX` bytes.
+    /// If the text is longer than `i32::MAX` bytes.
     pub(crate) fn tokenize(&self, text: &str, special: bool) -> Option<Vec<u32>> {
         let len = i32::try_from(text.len()).expect("the caller has checked the length");
         // A token has a byte at least; some vocabularies put a space in front.
@@ -300,7 +300,7 @@ impl RawModel {
 /// How a token is found by its text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpecialKind {
-    /// Only if control tokens are asked for.
+    /// Only if control tokens are parsed.
     pub(crate) control: bool,
     /// With the white space before it.
     pub(crate) strip_left: bool,

@@ -6,7 +6,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::log;
 use super::model::c_path;
-use crate::quantize::QuantizeType;
+use crate::weights::QuantizeType;
 
 /// Quantises a file, or says in llama.cpp's words why not.
 pub(crate) fn quantize(input: &Path, output: &Path, kind: QuantizeType) -> Result<(), String> {
@@ -22,7 +22,7 @@ pub(crate) fn quantize(input: &Path, output: &Path, kind: QuantizeType) -> Resul
     if code == 0 { Ok(()) } else { Err(log::reason()) }
 }
 
-/// The elements of a block of a tensor type and the bytes it takes, where the type exists.
+/// The elements of a block of a tensor type and the bytes it takes, if the type exists.
 pub(crate) fn block_of(kind: u32) -> Option<(u64, u64)> {
     let kind = sys::ggml_type::try_from(kind).ok().filter(|&kind| kind < sys::GGML_TYPE_COUNT)?;
     // SAFETY: ggml.h wants a type below the count, and only looks it up.

@@ -4,28 +4,28 @@ use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use forerun_decode::{ChatOptions, Fields, Message, RenderedPrompt, Token};
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::answer::{
-    AnswerMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, Delta,
-    Head, Trace, token_ids,
-};
 use super::error::{ApiError, ErrorBody};
 use super::extract::{Body, Shared};
+use super::logprobs::ChatLogprobs;
+use super::objects::{
+    ChatChoice, ChatChunkChoice, ChatCompletion, ChatCompletionChunk, Delta, ResponseMessage,
+};
+use super::parameters::{ApiRequest, EndpointParameters, form_of, token_limit, top_logprobs};
+use super::response::{ApiResponse, ObjectNames};
 use super::stream::{self, Sink};
-use super::tools::{self, Calling};
-use super::types::{ChatMessage, ChatRequest, Role};
-use super::{form_of, off_thread, token_limit};
-use crate::ask::{Asked, TOP_LOGPROBS_MAX, Wanted};
-use crate::job::Client;
-use crate::state::State;
-use crate::texts::{Texts, Whole};
-use crate::worker::finish_reason;
+use super::template::{render, tokenize_rendered};
+use super::tools::{CallFilter, Calling};
+use super::types::ChatRequest;
+use super::usage::Speculation;
+use crate::blocking::off_thread;
+use crate::event::{Progress, finish_reason};
+use crate::request::Client;
+use crate::response::FinishedSequence;
+use crate::service::{Admitted, Service};
 
-/// Variables of templates that no request can set.
-const OWN_VARIABLES: [&str; 5] =
-    ["messages", "add_generation_prompt", "bos_token", "eos_token", "strftime_now"];
+const NAMES: ObjectNames =
+    ObjectNames { prefix: "chatcmpl-", whole: "chat.completion", chunk: "chat.completion.chunk" };
 
 /// Continues a conversation.
 #[utoipa::path(
@@ -35,37 +35,36 @@ const OWN_VARIABLES: [&str; 5] =
     responses(
         (
             status = 200,
-            description = "The answer, or a stream of chunks",
-            content((ChatCompletion = "application/json"), (ChatChunk = "text/event-stream"))
+            description = "The completion, or a stream of chunks",
+            content(
+                (ChatCompletion = "application/json"),
+                (ChatCompletionChunk = "text/event-stream")
+            )
         ),
-        (status = "4XX", description = "What cannot be honoured, and why", body = ErrorBody),
+        (status = "4XX", description = "What is wrong with the request", body = ErrorBody),
         (status = "5XX", description = "What went wrong here", body = ErrorBody),
     )
 )]
 pub(crate) async fn chat_completions(
-    Shared(state): Shared,
+    Shared(service): Shared,
     Extension(client): Extension<Client>,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let place = state.place(client, request.n.unwrap_or(1), 1)?;
-    let building = Arc::clone(&state);
-    let (asked, calling) = off_thread(move || ask(&building, place, request)).await?;
-    let stream = asked.about.stream;
-    let object = if stream { "chat.completion.chunk" } else { "chat.completion" };
-    let head = Head::new("chatcmpl-", object, asked.model.clone());
-    let mut texts = Texts::begin(&state, asked.of(client)).await?;
-    if stream {
-        texts.begun().await?;
-        return Ok(stream::respond(|sink| chunks(state, head, texts, calling, sink)));
+    let admitted = service.admit(client, request.n.unwrap_or(1), 1)?;
+    let preparing = Arc::clone(&service);
+    let (request, calling) = off_thread(move || prepare(&preparing, admitted, request)).await?;
+    let response = ApiResponse::begin(service, request, NAMES).await?;
+    if response.options.stream {
+        return Ok(stream::respond(|sink| send_chunks(response, calling, sink)));
     }
-    whole(&state, head, texts, calling).await
+    Ok(Json(whole(response, &calling).await?).into_response())
 }
 
-fn ask(
-    state: &State,
-    place: OwnedSemaphorePermit,
+fn prepare(
+    service: &Service,
+    admitted: Admitted,
     mut request: ChatRequest,
-) -> Result<(Asked, Calling), ApiError> {
+) -> Result<(ApiRequest, Calling), ApiError> {
     let common = request.common();
     let logprobs = match (request.logprobs, request.top_logprobs) {
         (Some(true), top) => Some(top.unwrap_or(0)),
@@ -75,203 +74,128 @@ fn ask(
             return Err(ApiError::field("top_logprobs", message));
         }
     };
-    if logprobs.is_some_and(|top| top > TOP_LOGPROBS_MAX) {
-        let message = format!("at most {TOP_LOGPROBS_MAX} log-probabilities are given");
-        return Err(ApiError::field("top_logprobs", message));
-    }
-    let len_max = match (request.max_completion_tokens, request.max_tokens) {
+    let logprobs = top_logprobs("top_logprobs", logprobs)?;
+    let max_tokens = match (request.max_completion_tokens, request.max_tokens) {
         (Some(tokens), _) => token_limit("max_completion_tokens", tokens)?,
         (None, Some(tokens)) => token_limit("max_tokens", tokens)?,
         (None, None) => None,
     };
-    let own = form_of(request.response_format.take())?;
+    let format = form_of(request.response_format.take())?;
     let calling = Calling::new(request.tools.take(), request.tool_choice.take())?;
-    let form = match (own, calling.form()?) {
+    let form = match (format, calling.form()?) {
         (Some(_), Some(_)) => {
             let message = "an answer that must call a function has no other form";
             return Err(ApiError::field("response_format", message));
         }
-        (own, called) => own.or(called),
+        (format, call) => format.or(call),
     };
-    let text = state.render(&request.messages, request.chat_template_kwargs.as_ref(), &calling)?;
-    let prompts = vec![state.chat_prompt(&text)?];
-    let asked = state.ask(place, common, Wanted { prompts, len_max, logprobs, form })?;
-    Ok((asked, calling))
+    let variables = request.chat_template_kwargs.as_ref();
+    let prompt = render(service, &request.messages, variables, &calling)?;
+    let prompts = vec![tokenize_rendered(service, &prompt)?];
+    let own = EndpointParameters { prompts, max_tokens, logprobs, form };
+    Ok((ApiRequest::prepare(service, admitted, common, own)?, calling))
 }
 
-impl State {
-    /// The prompt of a conversation.
-    pub(crate) fn render(
-        &self,
-        messages: &[ChatMessage],
-        variables: Option<&std::collections::BTreeMap<String, serde_json::Value>>,
-        calling: &Calling,
-    ) -> Result<RenderedPrompt, ApiError> {
-        let Some(template) = &self.template else {
-            let message = "this model has no chat template: start the server with --chat-template";
-            return Err(ApiError::invalid(message));
-        };
-        if messages.is_empty() {
-            return Err(ApiError::field("messages", "there is no message: say something"));
-        }
-        if messages.iter().any(|said| said.audio.is_some() || said.function_call.is_some()) {
-            let message = "`audio` and `function_call` cannot be read: leave them out, or call by \
-                           `tool_calls`";
-            return Err(ApiError::field("messages", message));
-        }
-        let mut rendered: Vec<Message> = messages.iter().map(message).collect();
-        calling.instruct(&mut rendered);
-        let mut fields = Fields::default();
-        for (name, value) in variables.into_iter().flatten() {
-            if OWN_VARIABLES.contains(&name.as_str()) {
-                let message = format!("{name} is what the server gives the template: leave it out");
-                return Err(ApiError::field("chat_template_kwargs", message));
-            }
-            fields.set(name, value);
-        }
-        let now = Some(crate::now());
-        let options = ChatOptions { now, fields, ..ChatOptions::default() };
-        let prompt = template.render_content_as_text(&rendered, &options, &self.specials);
-        prompt.map_err(|error| ApiError::field("messages", error))
-    }
-
-    /// The tokens of a conversation's prompt.
-    fn chat_prompt(&self, prompt: &RenderedPrompt) -> Result<Vec<Token>, ApiError> {
-        let tokens = self.specials.tokenize(&*self.tokenizer, prompt);
-        Ok(self.started(tokens.map_err(|error| ApiError::field("messages", error))?))
-    }
-}
-
-fn message(said: &ChatMessage) -> Message {
-    let role = match said.role {
-        Role::System | Role::Developer => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-    };
-    let mut content = said.content.as_ref().map(|it| it.text()).unwrap_or_default();
-    content.push_str(said.refusal.as_deref().unwrap_or_default());
-    tools::write_calls(&mut content, said.tool_calls.as_deref().unwrap_or_default());
-    let mut message = Message::new(role, content);
-    if let Some(name) = &said.name {
-        message.extra.set("name", name);
-    }
-    if let Some(id) = &said.tool_call_id {
-        message.extra.set("tool_call_id", id);
-    }
-    message
-}
-
-async fn whole(
-    state: &State,
-    head: Head,
-    mut texts: Texts,
-    calling: Calling,
-) -> Result<Response, ApiError> {
-    let all = texts.all().await?;
-    let about = &texts.about;
-    let choice = |(index, text): (usize, Whole)| {
-        let (content, tool_calls) = calling.parse(text.text);
-        let reason = text.finish.map_or("stop", finish_reason);
+/// Waits for the whole completion.
+async fn whole(mut response: ApiResponse, calling: &Calling) -> Result<ChatCompletion, ApiError> {
+    let sequences = response.sequences.collect().await?;
+    let choice = |(index, sequence): (usize, FinishedSequence)| {
+        let (content, tool_calls) = calling.parse(sequence.text);
+        let reason = sequence.finish.map_or("stop", finish_reason);
+        let logprobs = || ChatLogprobs::new(&sequence.pieces, response.tokenizer());
         ChatChoice {
             index,
-            logprobs: about.logprobs.then(|| ChatLogprobs::new(&text.pieces, &*state.tokenizer)),
-            token_ids: about.token_ids.then(|| token_ids(&text.pieces)),
-            speculative: about.trace.then(|| Trace::new(&text.pieces)),
+            logprobs: response.options.logprobs.then(logprobs),
+            token_ids: response.token_ids(&sequence.pieces),
+            speculative: response.trace(&sequence.pieces),
             finish_reason: if tool_calls.is_empty() { reason } else { "tool_calls" },
-            message: AnswerMessage { role: "assistant", content, refusal: None, tool_calls },
+            message: ResponseMessage { role: "assistant", content, refusal: None, tool_calls },
         }
     };
-    let choices = all.into_iter().enumerate().map(choice).collect();
-    let foot = about.foot(&texts.tallies);
-    let prompt_token_ids = about.prompt_ids(0);
-    Ok(Json(ChatCompletion { head, choices, prompt_token_ids, foot }).into_response())
+    let choices = sequences.into_iter().enumerate().map(choice).collect();
+    let (prompt_token_ids, stats) = (response.prompt_token_ids(0), response.stats());
+    Ok(ChatCompletion { meta: response.meta, choices, prompt_token_ids, stats })
 }
 
-/// A chunk without anything but these parts.
-fn chunk(head: &Head, choices: Vec<ChatChunkChoice>) -> ChatChunk {
-    ChatChunk {
-        head: head.clone(),
-        choices,
-        prompt_token_ids: None,
-        usage: None,
-        timings: None,
-        speculative: None,
-        metrics: None,
-    }
-}
-
-/// A part of an answer without anything but this.
-fn part(index: usize, delta: Delta) -> ChatChunkChoice {
-    ChatChunkChoice {
-        index,
-        delta,
-        logprobs: None,
-        finish_reason: None,
-        token_ids: None,
-        speculative: None,
-    }
-}
-
-async fn chunks(state: Arc<State>, head: Head, mut texts: Texts, calling: Calling, sink: Sink) {
-    let mut filters: Vec<tools::CallFilter> =
-        (0..texts.about.choices).map(|_| calling.filter()).collect();
-    // What the client has of an answer it resumes went through a filter before.
-    filters.iter_mut().for_each(|it| it.push(&texts.about.resumed, &mut String::new()));
-    for index in 0..texts.about.choices {
-        let content = Some(String::new());
-        let delta = Delta { role: Some("assistant"), content, ..Delta::default() };
-        let mut first = chunk(&head, vec![part(index, delta)]);
-        first.prompt_token_ids = texts.about.prompt_ids(0);
-        first.speculative = texts.about.trace.then(|| texts.about.speculation.clone());
-        if !sink.send(&first).await {
+/// Sends the completion in chunks.
+async fn send_chunks(mut response: ApiResponse, calling: Calling, sink: Sink) {
+    let mut filters: Vec<CallFilter> = (0..response.choices()).map(|_| calling.filter()).collect();
+    // What the client has of a response that it resumes went through a filter before.
+    let resumed = &response.sequences.summary.resumed.text;
+    filters.iter_mut().for_each(|it| it.push(resumed, &mut String::new()));
+    for index in 0..response.choices() {
+        if !sink.send(&first_chunk(&response, index)).await {
             return;
         }
     }
-    while let Some(progress) = sink.next(&mut texts).await {
+    while let Some(progress) = sink.next(&mut response.sequences).await {
         let progress = match progress {
             Ok(progress) => progress,
-            Err(error) => return sink.fail(error).await,
+            Err(error) => return sink.fail(error.into()).await,
         };
-        let (about, index) = (&texts.about, progress.choice);
-        let filter = &mut filters[index];
-        let mut content = String::new();
-        progress.pieces.iter().for_each(|piece| filter.push(&piece.text, &mut content));
-        // Calls come with the last tokens; where only the end was lost, the client has them.
-        let tool_calls = match progress.finish {
-            Some(_) if !progress.pieces.is_empty() => filter.finish(&mut content),
-            _ => Vec::new(),
-        };
-        let says = !content.is_empty() || !tool_calls.is_empty();
-        if says || about.trace || about.logprobs || about.token_ids {
-            let content = (!content.is_empty()).then_some(content);
-            let mut choice = part(index, Delta { role: None, content, tool_calls });
-            choice.logprobs =
-                about.logprobs.then(|| ChatLogprobs::new(&progress.pieces, &*state.tokenizer));
-            choice.token_ids = about.token_ids.then(|| token_ids(&progress.pieces));
-            choice.speculative = about.trace.then(|| Trace::new(&progress.pieces));
-            let mut chunk = chunk(&head, vec![choice]);
-            chunk.usage = about.continuous_usage.then(|| about.usage(&texts.tallies));
-            chunk.timings = about.timings.then(|| about.timings(&texts.tallies));
+        for chunk in progress_chunks(&response, &mut filters[progress.choice], &progress) {
             if !sink.send(&chunk).await {
                 return;
             }
         }
-        if let Some(finish) = progress.finish {
-            let mut choice = part(index, Delta::default());
-            let reason = if filter.called() { "tool_calls" } else { finish_reason(finish) };
-            choice.finish_reason = Some(reason);
-            if !sink.send(&chunk(&head, vec![choice])).await {
-                return;
-            }
-        }
     }
-    if texts.about.include_usage {
-        let foot = texts.about.foot(&texts.tallies);
-        let mut last = chunk(&head, Vec::new());
-        (last.usage, last.timings) = (Some(foot.usage), Some(foot.timings));
-        (last.speculative, last.metrics) = (Some(foot.speculative), Some(foot.metrics));
-        sink.send(&last).await;
+    if response.options.include_usage {
+        sink.send(&ChatCompletionChunk::last(&response.meta, response.stats())).await;
     }
     sink.done().await;
+}
+
+/// The chunk that a choice begins with.
+fn first_chunk(response: &ApiResponse, index: usize) -> ChatCompletionChunk {
+    let content = Some(String::new());
+    let delta = Delta { role: Some("assistant"), content, ..Delta::default() };
+    let choice = ChatChunkChoice { index, delta, ..ChatChunkChoice::default() };
+    let speculation = || Speculation::new(&response.sequences.summary);
+    ChatCompletionChunk {
+        prompt_token_ids: response.prompt_token_ids(0),
+        speculative: response.options.trace.then(speculation),
+        ..ChatCompletionChunk::new(&response.meta, vec![choice])
+    }
+}
+
+/// The chunks of a round: one with text and calls, if there are any, and one with the finish reason.
+fn progress_chunks(
+    response: &ApiResponse,
+    filter: &mut CallFilter,
+    progress: &Progress,
+) -> Vec<ChatCompletionChunk> {
+    let (index, pieces) = (progress.choice, &progress.pieces);
+    let mut chunks = Vec::new();
+    let mut content = String::new();
+    pieces.iter().for_each(|piece| filter.push(&piece.text, &mut content));
+    // Calls come with the last tokens. If the client lacked only the finish reason, it has them.
+    let tool_calls = match progress.finish {
+        Some(_) if !pieces.is_empty() => filter.finish(&mut content),
+        _ => Vec::new(),
+    };
+    let adds = !content.is_empty() || !tool_calls.is_empty();
+    if adds || response.reports_tokens() {
+        let content = (!content.is_empty()).then_some(content);
+        let logprobs = || ChatLogprobs::new(pieces, response.tokenizer());
+        let choice = ChatChunkChoice {
+            index,
+            delta: Delta { role: None, content, tool_calls },
+            logprobs: response.options.logprobs.then(logprobs),
+            finish_reason: None,
+            token_ids: response.token_ids(pieces),
+            speculative: response.trace(pieces),
+        };
+        chunks.push(ChatCompletionChunk {
+            usage: response.chunk_usage(),
+            timings: response.chunk_timings(),
+            ..ChatCompletionChunk::new(&response.meta, vec![choice])
+        });
+    }
+    if let Some(finish) = progress.finish {
+        let reason = if filter.called() { "tool_calls" } else { finish_reason(finish) };
+        let finish_reason = Some(reason);
+        let choice = ChatChunkChoice { index, finish_reason, ..ChatChunkChoice::default() };
+        chunks.push(ChatCompletionChunk::new(&response.meta, vec![choice]));
+    }
+    chunks
 }

@@ -4,23 +4,27 @@ use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use forerun_decode::{Special, Token};
-use tokio::sync::OwnedSemaphorePermit;
+use forerun_decode::Token;
 
-use super::answer::{Completion, CompletionChoice, CompletionLogprobs, Head, Trace, token_ids};
 use super::error::{ApiError, ErrorBody};
 use super::extract::{Body, Shared};
+use super::logprobs::CompletionLogprobs;
+use super::objects::{Completion, CompletionChoice};
+use super::parameters::{ApiRequest, EndpointParameters, form_of, token_limit, top_logprobs};
+use super::response::{ApiResponse, ObjectNames};
 use super::stream::{self, Sink};
 use super::types::{CompletionRequest, Prompt};
-use super::{form_of, off_thread, token_limit};
-use crate::ask::{Asked, TOP_LOGPROBS_MAX, Wanted};
-use crate::job::Client;
-use crate::state::State;
-use crate::texts::{Texts, Whole};
-use crate::worker::finish_reason;
+use crate::blocking::off_thread;
+use crate::event::{Progress, finish_reason};
+use crate::request::Client;
+use crate::response::FinishedSequence;
+use crate::service::{Admitted, Service};
 
-/// Tokens of an answer where the request does not say; OpenAI's.
-const LEN_DEFAULT: u32 = 16;
+const NAMES: ObjectNames =
+    ObjectNames { prefix: "cmpl-", whole: "text_completion", chunk: "text_completion" };
+
+/// Most tokens of the output if the request does not say; OpenAI's default.
+const MAX_TOKENS_DEFAULT: u32 = 16;
 
 /// Continues a text.
 #[utoipa::path(
@@ -30,41 +34,38 @@ const LEN_DEFAULT: u32 = 16;
     responses(
         (
             status = 200,
-            description = "The text, or a stream of it",
+            description = "The completion, or a stream of chunks",
             content((Completion = "application/json"), (Completion = "text/event-stream"))
         ),
-        (status = "4XX", description = "What cannot be honoured, and why", body = ErrorBody),
+        (status = "4XX", description = "What is wrong with the request", body = ErrorBody),
         (status = "5XX", description = "What went wrong here", body = ErrorBody),
     )
 )]
 pub(crate) async fn completions(
-    Shared(state): Shared,
+    Shared(service): Shared,
     Extension(client): Extension<Client>,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let place = state.place(client, request.n.unwrap_or(1), request.prompt.count())?;
-    let building = Arc::clone(&state);
-    let asked = off_thread(move || ask(&building, place, request)).await?;
-    let head = Head::new("cmpl-", "text_completion", asked.model.clone());
-    let stream = asked.about.stream;
-    let mut texts = Texts::begin(&state, asked.of(client)).await?;
-    if stream {
-        texts.begun().await?;
-        return Ok(stream::respond(|sink| chunks(state, head, texts, sink)));
+    let admitted = service.admit(client, request.n.unwrap_or(1), request.prompt.count())?;
+    let preparing = Arc::clone(&service);
+    let request = off_thread(move || prepare(&preparing, admitted, request)).await?;
+    let response = ApiResponse::begin(service, request, NAMES).await?;
+    if response.options.stream {
+        return Ok(stream::respond(|sink| send_chunks(response, sink)));
     }
-    whole(&state, head, texts).await
+    Ok(Json(whole(response).await?).into_response())
 }
 
-fn ask(
-    state: &State,
-    place: OwnedSemaphorePermit,
+fn prepare(
+    service: &Service,
+    admitted: Admitted,
     mut request: CompletionRequest,
-) -> Result<Asked, ApiError> {
+) -> Result<ApiRequest, ApiError> {
     let common = request.common();
     let prompts: Vec<Vec<Token>> = match request.prompt {
-        Prompt::Text(text) => vec![state.prompt(&text)?],
+        Prompt::Text(text) => vec![service.prompt(&text)?],
         Prompt::Texts(texts) => {
-            texts.iter().map(|text| state.prompt(text)).collect::<Result<_, _>>()?
+            texts.iter().map(|text| service.prompt(text)).collect::<Result<_, _>>()?
         }
         Prompt::Tokens(ids) => vec![tokens(&ids)],
         Prompt::TokenLists(lists) => lists.iter().map(|ids| tokens(ids)).collect(),
@@ -72,21 +73,14 @@ fn ask(
     if prompts.is_empty() {
         return Err(ApiError::field("prompt", "there is no prompt: give one at least"));
     }
-    if request.logprobs.is_some_and(|top| top > TOP_LOGPROBS_MAX) {
-        let message = format!("at most {TOP_LOGPROBS_MAX} log-probabilities are given");
-        return Err(ApiError::field("logprobs", message));
-    }
-    let len_max = match request.max_tokens {
+    let logprobs = top_logprobs("logprobs", request.logprobs)?;
+    let max_tokens = match request.max_tokens {
         Some(tokens) => token_limit("max_tokens", tokens)?,
-        None => Some(LEN_DEFAULT),
+        None => Some(MAX_TOKENS_DEFAULT),
     };
-    let wanted = Wanted {
-        prompts,
-        len_max,
-        logprobs: request.logprobs,
-        form: form_of(request.response_format)?,
-    };
-    state.ask(place, common, wanted)
+    let form = form_of(request.response_format)?;
+    let own = EndpointParameters { prompts, max_tokens, logprobs, form };
+    ApiRequest::prepare(service, admitted, common, own)
 }
 
 impl Prompt {
@@ -104,99 +98,86 @@ fn tokens(ids: &[u32]) -> Vec<Token> {
     ids.iter().map(|id| Token(*id)).collect()
 }
 
-impl State {
-    /// The tokens of a text, a start token first where the model wants one.
-    pub(crate) fn prompt(&self, text: &str) -> Result<Vec<Token>, ApiError> {
-        let tokens = self.tokenizer.tokenize(text, Special::Parse);
-        Ok(self.started(tokens.map_err(|error| ApiError::field("prompt", error))?))
-    }
-
-    /// Tokens with a start token first, if the model wants one.
-    pub(crate) fn started(&self, mut tokens: Vec<Token>) -> Vec<Token> {
-        if let Some(start) = self.tokenizer.start().filter(|it| tokens.first() != Some(it)) {
-            tokens.insert(0, start);
+/// Waits for the whole completion.
+async fn whole(mut response: ApiResponse) -> Result<Completion, ApiError> {
+    let sequences = response.sequences.collect().await?;
+    let choice = |(index, sequence): (usize, FinishedSequence)| {
+        let logprobs = || CompletionLogprobs::new(&sequence.pieces, response.tokenizer(), &mut 0);
+        CompletionChoice {
+            index,
+            logprobs: response.options.logprobs.then(logprobs),
+            token_ids: response.token_ids(&sequence.pieces),
+            prompt_token_ids: response.prompt_token_ids(index),
+            speculative: response.trace(&sequence.pieces),
+            finish_reason: sequence.finish.map(finish_reason),
+            text: sequence.text,
         }
-        tokens
-    }
+    };
+    let choices = sequences.into_iter().enumerate().map(choice).collect();
+    Ok(Completion::whole(&response.meta, choices, response.stats()))
 }
 
-async fn whole(state: &State, head: Head, mut texts: Texts) -> Result<Response, ApiError> {
-    let all = texts.all().await?;
-    let about = &texts.about;
-    let choice = |(index, text): (usize, Whole)| CompletionChoice {
-        index,
-        logprobs: about
-            .logprobs
-            .then(|| CompletionLogprobs::new(&text.pieces, &*state.tokenizer, &mut 0)),
-        token_ids: about.token_ids.then(|| token_ids(&text.pieces)),
-        prompt_token_ids: about.prompt_ids(index),
-        speculative: about.trace.then(|| Trace::new(&text.pieces)),
-        text: text.text,
-        finish_reason: text.finish.map(finish_reason),
-    };
-    let choices = all.into_iter().enumerate().map(choice).collect();
-    let foot = about.foot(&texts.tallies);
-    let completion = Completion {
-        head,
-        choices,
-        usage: Some(foot.usage),
-        timings: Some(foot.timings),
-        speculative: Some(foot.speculative),
-        metrics: Some(foot.metrics),
-    };
-    Ok(Json(completion).into_response())
+/// How far a choice was sent.
+#[derive(Debug, Clone)]
+struct Sent {
+    /// Whether it was begun.
+    begun: bool,
+    /// The offset of the next token's log-probability.
+    offset: usize,
 }
 
-async fn chunks(state: Arc<State>, head: Head, mut texts: Texts, sink: Sink) {
-    let chunk = |choices| Completion {
-        head: head.clone(),
-        choices,
-        usage: None,
-        timings: None,
-        speculative: None,
-        metrics: None,
-    };
-    let mut offsets = vec![texts.about.resumed_offset; texts.about.choices];
-    let mut begun = vec![false; texts.about.choices];
-    while let Some(progress) = sink.next(&mut texts).await {
+/// Sends the completion in chunks.
+async fn send_chunks(mut response: ApiResponse, sink: Sink) {
+    let resumed = &response.sequences.summary.resumed.tokens;
+    let offset = CompletionLogprobs::offset_after(resumed, response.tokenizer());
+    let mut sent = vec![Sent { begun: false, offset }; response.choices()];
+    while let Some(progress) = sink.next(&mut response.sequences).await {
         let progress = match progress {
             Ok(progress) => progress,
-            Err(error) => return sink.fail(error).await,
+            Err(error) => return sink.fail(error.into()).await,
         };
-        let (about, index) = (&texts.about, progress.choice);
-        let text: String = progress.pieces.iter().map(|piece| piece.text.as_str()).collect();
-        let logprobs = about.logprobs.then(|| {
-            CompletionLogprobs::new(&progress.pieces, &*state.tokenizer, &mut offsets[index])
-        });
-        let finish_reason = progress.finish.map(finish_reason);
-        let says = !text.is_empty() || finish_reason.is_some();
-        if !says && !about.trace && !about.logprobs && !about.token_ids {
-            continue;
-        }
-        let speculative = about.trace.then(|| Trace::new(&progress.pieces));
-        let first = !std::mem::replace(&mut begun[index], true);
-        let choice = CompletionChoice {
-            index,
-            text,
-            logprobs,
-            finish_reason,
-            token_ids: about.token_ids.then(|| token_ids(&progress.pieces)),
-            prompt_token_ids: about.prompt_ids(index).filter(|_| first),
-            speculative,
-        };
-        let mut chunk = chunk(vec![choice]);
-        chunk.usage = about.continuous_usage.then(|| about.usage(&texts.tallies));
-        chunk.timings = about.timings.then(|| about.timings(&texts.tallies));
-        if !sink.send(&chunk).await {
+        let chunk = progress_chunk(&response, &mut sent[progress.choice], &progress);
+        if let Some(chunk) = chunk
+            && !sink.send(&chunk).await
+        {
             return;
         }
     }
-    if texts.about.include_usage {
-        let foot = texts.about.foot(&texts.tallies);
-        let mut chunk = chunk(Vec::new());
-        (chunk.usage, chunk.timings) = (Some(foot.usage), Some(foot.timings));
-        (chunk.speculative, chunk.metrics) = (Some(foot.speculative), Some(foot.metrics));
-        sink.send(&chunk).await;
+    if response.options.include_usage {
+        sink.send(&Completion::whole(&response.meta, Vec::new(), response.stats())).await;
     }
     sink.done().await;
+}
+
+/// The chunk of a round, if there is anything to send.
+fn progress_chunk(
+    response: &ApiResponse,
+    sent: &mut Sent,
+    progress: &Progress,
+) -> Option<Completion> {
+    let (index, pieces) = (progress.choice, &progress.pieces);
+    let text: String = pieces.iter().map(|piece| piece.text.as_str()).collect();
+    let logprobs = response
+        .options
+        .logprobs
+        .then(|| CompletionLogprobs::new(pieces, response.tokenizer(), &mut sent.offset));
+    let adds = !text.is_empty() || progress.finish.is_some();
+    if !adds && !response.reports_tokens() {
+        return None;
+    }
+    let first = !std::mem::replace(&mut sent.begun, true);
+    let choice = CompletionChoice {
+        index,
+        text,
+        logprobs,
+        finish_reason: progress.finish.map(finish_reason),
+        token_ids: response.token_ids(pieces),
+        prompt_token_ids: response.prompt_token_ids(index).filter(|_| first),
+        speculative: response.trace(pieces),
+    };
+    Some(Completion {
+        usage: response.chunk_usage(),
+        timings: response.chunk_timings(),
+        ..Completion::chunk(&response.meta, vec![choice])
+    })
 }

@@ -1,4 +1,4 @@
-//! What handlers are given: the shared state, and a body that was read within its limits.
+//! What handlers extract from a request: the shared service, and a body within its limits.
 
 use std::sync::Arc;
 
@@ -10,28 +10,29 @@ use forerun_grammar::give_way;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, oneshot};
 
+use super::App;
 use super::error::ApiError;
 use super::read::read;
-use crate::state::{Front, State};
+use crate::service::Service;
 
-/// What all requests share, once there is a model.
-pub(crate) struct Shared(pub(crate) Arc<State>);
+/// What all requests share, once the model is loaded.
+pub(crate) struct Shared(pub(crate) Arc<Service>);
 
 impl<S> FromRequestParts<S> for Shared
 where
-    Arc<Front>: FromRef<S>,
+    Arc<App>: FromRef<S>,
     S: Send + Sync,
 {
     type Rejection = ApiError;
 
-    async fn from_request_parts(_: &mut Parts, front: &S) -> Result<Self, Self::Rejection> {
-        let front = Arc::<Front>::from_ref(front);
-        front.state.get().cloned().map(Self).ok_or_else(ApiError::loading)
+    async fn from_request_parts(_: &mut Parts, app: &S) -> Result<Self, Self::Rejection> {
+        let app = Arc::<App>::from_ref(app);
+        app.service.get().cloned().map(Self).ok_or_else(ApiError::loading)
     }
 }
 
-/// Whether the headers say JSON, or nothing. A browser must say so: what it sends without, it sends to
-/// any site that a page names, and asks none of them first.
+/// Whether the headers say JSON, or nothing. A browser must say so: other content types it sends to
+/// any site that a page names, without a preflight request.
 fn is_json(headers: &HeaderMap) -> bool {
     match headers.get(header::CONTENT_TYPE) {
         None => !headers.contains_key(header::ORIGIN),
@@ -43,7 +44,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     }
 }
 
-/// A body of more bytes than this is parsed beside the threads that serve connections, and gives way to
+/// A body of more bytes than this is parsed on a thread of its own, at a lower priority than
 /// decoding.
 const LARGE_BYTES: usize = 64 << 10;
 
@@ -69,19 +70,19 @@ where
     parsed.await.map_err(|_| failed(()))?
 }
 
-/// A body of JSON. Its type, its length and the time it takes to come are checked.
+/// A body of JSON. Its type, its length and the time it takes to arrive are checked.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<S, T> FromRequest<S> for Body<T>
 where
-    Arc<Front>: FromRef<S>,
+    Arc<App>: FromRef<S>,
     S: Send + Sync,
     T: DeserializeOwned + Send + 'static,
 {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, front: &S) -> Result<Self, Self::Rejection> {
-        let config = &Arc::<Front>::from_ref(front).config;
+    async fn from_request(request: Request, app: &S) -> Result<Self, Self::Rejection> {
+        let config = &Arc::<App>::from_ref(app).config;
         if !is_json(request.headers()) {
             let message = "the body must be JSON: send `Content-Type: application/json`";
             return Err(ApiError::body(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));

@@ -9,10 +9,11 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::error::ApiError;
-use crate::job::Progress;
-use crate::texts::Texts;
+use crate::error::RequestError;
+use crate::event::Progress;
+use crate::response::ResponseStream;
 
-/// A comment is sent where nothing else was for so long, so that proxies keep the line open.
+/// If nothing else is sent for this long, a comment is, so that proxies keep the connection open.
 const PING: Duration = Duration::from_secs(15);
 
 /// Chunks between the task that makes them and the connection.
@@ -22,16 +23,19 @@ const CHUNKS: usize = 4;
 pub(crate) struct Sink(mpsc::Sender<Event>);
 
 impl Sink {
-    /// Sends a chunk; `false` where nobody reads any more.
+    /// Sends a chunk. Returns `false` once the client has left.
     pub(crate) async fn send(&self, chunk: &impl Serialize) -> bool {
         let data = serde_json::to_string(chunk).expect("numbers, strings and lists of them");
         self.0.send(Event::default().data(data)).await.is_ok()
     }
 
-    /// What comes next of the answers; `None` where they have ended or nobody reads any more.
-    pub(crate) async fn next(&self, texts: &mut Texts) -> Option<Result<Progress, ApiError>> {
+    /// Returns what was decoded next; `None` once all sequences have finished or the client has left.
+    pub(crate) async fn next(
+        &self,
+        sequences: &mut ResponseStream,
+    ) -> Option<Result<Progress, RequestError>> {
         tokio::select! {
-            progress = texts.next() => progress,
+            progress = sequences.next() => progress,
             () = self.0.closed() => None,
         }
     }
@@ -41,7 +45,7 @@ impl Sink {
         self.send(&error.body_only()).await;
     }
 
-    /// Ends it well.
+    /// Ends the stream.
     pub(crate) async fn done(&self) {
         let _ = self.0.send(Event::default().data("[DONE]")).await;
     }

@@ -1,8 +1,8 @@
-//! Functions a model may call.
+//! Functions that a model may call.
 //!
-//! Templates of models disagree on how calls are written. Here there is one way, which many models
-//! are trained on and others can be told: JSON between `<tool_call>` and `</tool_call>`. Where a
-//! call is required, the answer is held to that form and to the function's schema.
+//! Chat templates disagree on how calls are written. Here there is one way, which many models are
+//! trained on and others can be instructed to use: JSON between `<tool_call>` and `</tool_call>`.
+//! If a call is required, the output is constrained to that form and to the function's schema.
 
 use forerun_decode::Message;
 use forerun_grammar::Form;
@@ -32,7 +32,7 @@ struct Written {
 }
 
 impl Calling {
-    /// What a request asks for.
+    /// What a request allows.
     pub(crate) fn new(
         tools: Option<Vec<Tool>>,
         choice: Option<ToolChoice>,
@@ -55,7 +55,7 @@ impl Calling {
         })
     }
 
-    /// The form of an answer that must be a call.
+    /// The form of an output that must be a call.
     ///
     /// # Errors
     /// If a schema refers to what it does not have.
@@ -90,59 +90,59 @@ impl Calling {
         ))))
     }
 
-    /// Tells the model of the functions, in its instructions.
+    /// Describes the functions in the model's instructions.
     pub(crate) fn instruct(&self, messages: &mut Vec<Message>) {
         if self.functions.is_empty() {
             return;
         }
-        let mut about = String::from("You can call these functions:\n");
+        let mut instructions = String::from("You can call these functions:\n");
         for function in &self.functions {
-            about += &serde_json::to_string(function).expect("strings and values");
-            about.push('\n');
+            instructions += &serde_json::to_string(function).expect("strings and values");
+            instructions.push('\n');
         }
-        about += "To call one, answer with ";
-        about += BEGIN;
-        about += "{\"name\": ..., \"arguments\": {...}}";
-        about += END;
+        instructions += "To call one, answer with ";
+        instructions += BEGIN;
+        instructions += "{\"name\": ..., \"arguments\": {...}}";
+        instructions += END;
         match messages.first_mut() {
             Some(first) if first.role == "system" => {
                 first.content.push_str("\n\n");
-                first.content.push_str(&about);
+                first.content.push_str(&instructions);
             }
-            _ => messages.insert(0, Message::new("system", about)),
+            _ => messages.insert(0, Message::new("system", instructions)),
         }
     }
 
-    /// Takes the calls out of a whole answer.
+    /// Splits a whole output into text and calls.
     pub(crate) fn parse(&self, text: String) -> (Option<String>, Vec<ToolCall>) {
         let mut filter = self.filter();
         let mut content = String::new();
         filter.push(&text, &mut content);
         let calls = filter.finish(&mut content);
-        let says = !content.is_empty() || calls.is_empty();
-        (says.then_some(content), calls)
+        let has_text = !content.is_empty() || calls.is_empty();
+        (has_text.then_some(content), calls)
     }
 
-    /// Takes the calls out of an answer as it comes.
+    /// A filter that takes the calls out of an output as it is decoded.
     pub(crate) fn filter(&self) -> CallFilter {
         let names = self.functions.iter().map(|function| function.name.clone()).collect();
         CallFilter { names, held: String::new(), inside: None, calls: Vec::new() }
     }
 }
 
-/// Takes calls out of text as it comes.
+/// Takes calls out of text as it is decoded.
 #[derive(Debug)]
 pub(crate) struct CallFilter {
     names: Vec<String>,
-    /// What may be the beginning of a mark.
+    /// Text that may be the beginning of a mark.
     held: String,
-    /// What was written of a call.
+    /// The call so far, if one was begun.
     inside: Option<String>,
     calls: Vec<ToolCall>,
 }
 
 impl CallFilter {
-    /// Adds text; what is no part of a call comes out.
+    /// Adds text. What is no part of a call is appended to `out`.
     pub(crate) fn push(&mut self, text: &str, out: &mut String) {
         if self.names.is_empty() {
             out.push_str(text);
@@ -174,7 +174,7 @@ impl CallFilter {
         }
     }
 
-    /// A call was written; one that is none is text.
+    /// A call is complete. If it is not valid, it is text.
     fn take(&mut self, written: String, out: &mut String) {
         let call = serde_json::from_str::<Written>(written.trim());
         match call {
@@ -192,7 +192,7 @@ impl CallFilter {
         }
     }
 
-    /// The text has ended: gives the calls, and what was held back.
+    /// The output has ended. Returns the calls; what was held back is appended to `out`.
     pub(crate) fn finish(&mut self, out: &mut String) -> Vec<ToolCall> {
         if let Some(written) = self.inside.take() {
             out.push_str(BEGIN);
@@ -209,7 +209,7 @@ impl CallFilter {
     }
 }
 
-/// Writes calls of an earlier answer as the model wrote them.
+/// Writes the calls of an earlier message as the model wrote them.
 pub(crate) fn write_calls(content: &mut String, calls: &[ToolCall]) {
     for call in calls {
         let text = &call.function.arguments;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_text() {
+    fn an_invalid_call_is_text() {
         let texts = ["<tool_call>{\"name\": \"sub\"}</tool_call>", "<tool_call>no", "a < b"];
         for text in texts {
             let (content, calls) = calling().parse(text.to_owned());

@@ -5,14 +5,17 @@
 //! its tokens and its random state, gives up its slot, and is prefilled again once it gets one, so
 //! that its output is what it would have been (docs/adr/0017).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forerun_decode::{Arm, Drafts, Generation, Plan, Sequence, Slot, Token};
+use forerun_decode::{
+    Arm, Decoder, Drafts, Generation, History, Limits, Plan, Sequence, Slot, Token,
+};
 
-use super::{Active, Part, READ_SMALL, Waiting, Worker};
-use crate::job::{Client, Job, Tally};
+use super::{Active, PREFILL_SMALL, Phase, RoundDrafts, Waiting, Worker};
+use crate::event::SequenceStats;
+use crate::request::{Client, Drafting, SequenceRequest};
 
-/// A prompt waits for another that shares so much more of it than is cached.
+/// A prompt waits for another one if that shares this many more tokens with it than are cached.
 const WORTH_WAITING: usize = 64;
 
 /// How long a client's share of the slots is kept for it once its last sequence has ended. A client that
@@ -21,9 +24,10 @@ const WORTH_WAITING: usize = 64;
 const KEPT: Duration = Duration::from_millis(250);
 
 impl Worker {
-    /// Gives waiting texts the free slots, and those that others hold beyond their share.
+    /// Gives waiting sequences the free slots, and those that others hold beyond their share.
     pub(super) fn admit(&mut self) {
-        self.served.retain(|(_, ended)| ended.elapsed() < KEPT);
+        let now = self.decoder.clock().now();
+        self.served.retain(|(_, ended)| now - *ended < KEPT);
         loop {
             let may_begin = |waiting: &Waiting| !self.waits_for_another(waiting);
             let Some(client) = self.waiting.next(|client| self.held(client), may_begin) else {
@@ -48,8 +52,8 @@ impl Worker {
             }
             self.metrics.left_queue();
             match taken {
-                Some(Waiting::New(job)) => self.begin(*job),
-                Some(Waiting::Suspended(text)) => self.go_on(*text),
+                Some(Waiting::New(request)) => self.begin(*request),
+                Some(Waiting::Suspended(active)) => self.go_on(*active),
                 None => return,
             }
         }
@@ -57,25 +61,25 @@ impl Worker {
 
     /// How many slots a client holds.
     fn held(&self, client: Client) -> usize {
-        self.active.iter().filter(|text| text.client == client).count()
+        self.active.iter().filter(|active| active.client == client).count()
     }
 
-    /// The text that gives its slot up to a client that waits: of the client that holds the most
+    /// The sequence that gives its slot up to a client that waits: of the client that holds the most
     /// slots, the one begun last. None where that holds no more than its share, or the one that
     /// waits holds as much.
     fn victim(&self, waits: Client) -> Option<usize> {
         let share = self.share(std::iter::empty());
-        let active = self.active.iter().map(|text| text.client);
+        let active = self.active.iter().map(|active| active.client);
         let richest = active.max_by_key(|client| self.held(*client))?;
         if self.held(waits) >= share || self.held(richest) <= share {
             return None;
         }
-        self.active.iter().rposition(|text| text.client == richest)
+        self.active.iter().rposition(|active| active.client == richest)
     }
 
     /// The slots of each client, of those that wait or hold one and these.
-    fn share(&self, more: impl Iterator<Item = Client>) -> usize {
-        let active = self.active.iter().map(|text| text.client);
+    pub(super) fn share(&self, more: impl Iterator<Item = Client>) -> usize {
+        let active = self.active.iter().map(|active| active.client);
         let mut clients: Vec<Client> = Vec::new();
         for client in self.waiting.clients().chain(active).chain(more) {
             if !clients.contains(&client) {
@@ -92,113 +96,118 @@ impl Worker {
         held > 0 && held >= self.share(served)
     }
 
-    /// Whether a text in the making is about to read what this one begins with.
-    fn waits_for_another(&self, waiting: &Waiting) -> bool {
-        let Waiting::New(job) = waiting else { return false };
-        let scope = job.scope();
+    /// Whether another sequence is about to prefill what this one begins with.
+    pub(super) fn waits_for_another(&self, waiting: &Waiting) -> bool {
+        let Waiting::New(request) = waiting else { return false };
+        let scope = request.scope();
         let slots = self.slots.of(&scope);
-        let cached = slots.map(|slot| self.decoder.shares(slot, &job.prompt)).max();
-        let own = self.active.iter().filter(|text| scope.admits(&text.scope));
-        let busy = own.map(|text| text.generation.sequence());
-        let coming = busy.filter(|other| self.decoder.unread(other) > READ_SMALL).map(|other| {
-            let pairs = other.tokens().iter().zip(&job.prompt);
-            pairs.take_while(|(one, other)| one == other).count()
-        });
+        let cached = slots.map(|slot| self.decoder.shares(slot, &request.prompt)).max();
+        let own = self.active.iter().filter(|active| scope.admits(&active.scope));
+        let busy = own.map(|active| active.generation.sequence());
+        let coming =
+            busy.filter(|other| self.decoder.uncached_len(other) > PREFILL_SMALL).map(|other| {
+                let pairs = other.tokens().iter().zip(&request.prompt);
+                pairs.take_while(|(one, other)| one == other).count()
+            });
         coming.max().unwrap_or(0) >= cached.unwrap_or(0) + WORTH_WAITING
     }
 
-    fn begin(&mut self, job: Job) {
-        let (tokens, scope) = ([&*job.prompt, &*job.output].concat(), job.scope());
+    fn begin(&mut self, request: SequenceRequest) {
+        let (tokens, scope) = ([&*request.prompt, &*request.output].concat(), request.scope());
         let slot = self.slots.take(&mut self.decoder, &tokens, &scope);
         let Some(slot) = slot else { return };
-        let mut sequence = Sequence::new(slot, job.sampling, job.drafting.plan.clone());
-        sequence.resume(job.prompt, &job.output, job.output_len_max);
-        sequence.constraint = job.constraint;
-        sequence.logprobs = job.logprobs;
-        self.predict(slot, &job.prediction);
-        let cached = tokens.len() - self.decoder.unread(&sequence);
+        let mut sequence = Sequence::new(slot, request.sampling);
+        sequence.resume(request.prompt, &request.output, request.output_len_max);
+        sequence.constraint = request.constraint;
+        sequence.logprobs = request.logprobs;
+        self.predict(slot, &request.prediction);
+        let cached = tokens.len() - self.decoder.uncached_len(&sequence);
         self.metrics.prompt(tokens.len(), cached);
-        let mut generation = Generation::resumed(sequence, job.reading, job.seed);
-        if let Some(controller) = &self.controller {
-            let rule = job.drafting.rule;
-            let named = &job.drafting.plan.drafters;
-            let Plan { width: width_max, scheme, .. } = job.drafting.plan;
-            let paths_max = self.decoder.target().paths_max();
-            generation = generation.paced(controller.pace(|arm| {
-                let of_plan = arm.drafters.iter().all(|drafter| named.contains(drafter));
-                let fits =
-                    arm.width <= width_max && arm.drafters.len() + arm.width - 1 <= paths_max;
-                of_plan && fits && rule.scheme(&drafts(arm, &self.models)) == Ok(scheme)
-            }));
-        }
+        let history = self.history(&request.drafting);
+        let Drafting { policy, refused, .. } = request.drafting;
+        let generation = Generation::resumed(sequence, policy, request.reading, request.seed);
         self.active.push(Active {
-            client: job.client,
+            client: request.client,
             scope,
-            choice: job.choice,
+            choice: request.choice,
             generation,
-            events: job.events,
-            arrived: job.arrived,
-            deadline: job.deadline,
-            adaptive: job.drafting.adaptive && self.controller.is_some(),
-            refused: job.drafting.refused,
-            plan: job.drafting.plan,
-            prediction: job.prediction,
-            tally: Tally { cached, ..Tally::default() },
+            events: request.events,
+            arrived: request.arrived,
+            deadline: request.deadline,
+            history,
+            refused,
+            prediction: request.prediction,
+            stats: SequenceStats { cached, ..SequenceStats::default() },
             last: None,
-            part: Part::Waits,
+            phase: Phase::Waiting,
+            drafts: RoundDrafts::Fixed(Plan::plain()),
+            limits: Limits::default(),
             crowded: false,
-            _place: job.place,
+            _permit: request.permit,
         });
     }
 
-    /// Takes a text's slot from it. It is the first of its client's to get one again.
+    /// What the controller is to know of a sequence, if it chooses for it.
+    fn history(&self, drafting: &Drafting) -> Option<History> {
+        let Drafting { policy, rule, .. } = drafting;
+        let paths_max = self.decoder.target().paths_max();
+        let may = |arm: &Arm| {
+            let fits =
+                arm.width <= policy.width_max && arm.drafters.len() + arm.width - 1 <= paths_max;
+            fits && rule.scheme(&drafts(arm, &self.decoder)) == Ok(policy.scheme)
+        };
+        let controller = self.controller.as_ref().filter(|_| drafting.adaptive)?;
+        Some(controller.history(may))
+    }
+
+    /// Takes a sequence's slot from it. It is the first of its client's to get one again.
     fn suspend(&mut self, index: usize) {
-        let text = self.release(index);
+        let active = self.release(index);
         self.metrics.preempted();
-        self.waiting.push_first(text.client, Waiting::Suspended(Box::new(text)));
+        self.waiting.push_first(active.client, Waiting::Suspended(Box::new(active)));
     }
 
-    /// Goes on with a text that was suspended.
-    fn go_on(&mut self, mut text: Active) {
-        let tokens = text.generation.sequence().tokens();
-        let slot = self.slots.take(&mut self.decoder, tokens, &text.scope);
+    /// Goes on with a sequence that was suspended.
+    fn go_on(&mut self, mut active: Active) {
+        let tokens = active.generation.sequence().tokens();
+        let slot = self.slots.take(&mut self.decoder, tokens, &active.scope);
         let Some(slot) = slot else { return };
-        text.generation.move_to(slot);
-        self.predict(slot, &text.prediction);
-        self.active.push(text);
+        active.generation.move_to(slot);
+        self.predict(slot, &active.prediction);
+        self.active.push(active);
     }
 
-    /// Ends a text's part here.
+    /// Ends a sequence's part here.
     pub(super) fn leave(&mut self, index: usize) {
         let client = self.release(index).client;
         // A connection may be gone; a key comes again.
         if matches!(client, Client::Key(_)) {
             self.served.retain(|(known, _)| *known != client);
-            self.served.push((client, Instant::now()));
+            self.served.push((client, self.decoder.clock().now()));
         }
     }
 
-    /// Gives a text's slot back.
+    /// Gives a sequence's slot back.
     fn release(&mut self, index: usize) -> Active {
-        let text = self.active.remove(index);
-        let slot = text.generation.sequence().slot();
+        let active = self.active.remove(index);
+        let slot = active.generation.sequence().slot();
         self.predict(slot, &[]);
         self.slots.put(slot);
-        text
+        active
     }
 
     fn predict(&mut self, slot: Slot, tokens: &[Token]) {
-        for drafter in self.decoder.drafters() {
+        for (_, drafter) in self.decoder.drafters_mut().iter_mut() {
             drafter.predict(slot, tokens);
         }
     }
 }
 
 /// What an arm would draft, for a rule that is to judge it.
-fn drafts(arm: &Arm, models: &[bool]) -> Drafts {
+fn drafts(arm: &Arm, decoder: &Decoder) -> Drafts {
     Drafts {
         drafters: arm.drafters.len(),
-        has_model: arm.drafters.iter().any(|drafter| models[*drafter]),
+        has_model: arm.drafters.iter().any(|id| decoder.drafters()[*id].kind().is_model()),
         // That was asked when the request came.
         may_stop: false,
         width: arm.width,

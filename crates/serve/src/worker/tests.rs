@@ -6,45 +6,24 @@ mod masks;
 mod turns;
 
 use forerun_decode::{
-    Arm, Constraint, ConstraintError, CostCurve, Costs, Drafter, Engine, ModelDrafter,
-    PredictedDrafter, Reading, RuleChoice, Sampling, Special, StopStrings, Token, TokenizeError,
-    Tokenizer, ToyEngine, ToyModel,
+    Arm, Constraint, ConstraintError, CostCurve, Costs, DraftPolicy, Drafter, DrafterId, Engine,
+    Finish, ModelDrafter, PredictedDrafter, Reading, RuleChoice, Sampling, Special, StopStrings,
+    Token, Tokenizer, ToyEngine, ToyModel,
 };
 
 use super::*;
-use crate::job::{Cache, Drafting};
+use crate::fixtures::{END, Letters, VOCAB, toy};
+use crate::request::{CachePolicy, Drafting};
 
-const VOCAB: usize = 6;
-const END: Token = Token(5);
-
-/// Tokens are the letters a to e, and an end.
-pub(crate) struct Letters;
-
-impl Tokenizer for Letters {
-    fn vocab_len(&self) -> usize {
-        VOCAB
-    }
-    fn tokenize(&self, text: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
-        Ok(text.bytes().map(|byte| Token(u32::from(byte - b'a'))).collect())
-    }
-    fn start(&self) -> Option<Token> {
-        None
-    }
-    fn is_end(&self, token: Token) -> bool {
-        token == END
-    }
-    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
-        out.push(b'a' + u8::try_from(token.0).unwrap());
-    }
+fn ids(drafters: &[usize]) -> Vec<DrafterId> {
+    drafters.iter().copied().map(DrafterId).collect()
 }
 
-pub(crate) fn toy(seed: u64, paths_max: usize) -> Box<dyn Engine> {
-    let model = ToyModel { vocab_len: VOCAB, order: 3, seed, spread: 2.0 };
-    Box::new(ToyEngine::new(model, 512).slots(3).paths(paths_max))
-}
-
-/// A worker that nobody runs, and where its jobs would go.
-fn worker(adaptive: bool, paths_max: usize) -> (Worker, mpsc::Sender<Vec<Job>>, Arc<Metrics>) {
+/// A worker that nobody runs, and where its requests would go.
+fn worker(
+    adaptive: bool,
+    paths_max: usize,
+) -> (Worker, mpsc::Sender<Vec<SequenceRequest>>, Arc<Metrics>) {
     worker_of(toy(1, paths_max), adaptive, paths_max)
 }
 
@@ -53,24 +32,24 @@ fn worker_of(
     target: Box<dyn Engine>,
     adaptive: bool,
     paths_max: usize,
-) -> (Worker, mpsc::Sender<Vec<Job>>, Arc<Metrics>) {
+) -> (Worker, mpsc::Sender<Vec<SequenceRequest>>, Arc<Metrics>) {
     let drafter = Box::new(ModelDrafter::new(toy(2, paths_max)));
     let drafters: Vec<Box<dyn Drafter>> = vec![drafter, Box::new(PredictedDrafter::default())];
     let decoder = Decoder::new(target, drafters).unwrap();
     let curve = CostCurve::new([(1, 1e-4), (64, 2e-4)]);
     // Cheap enough to be tried whatever comes of it.
     let cheap = CostCurve::new([(1, 1e-6), (64, 2e-6)]);
-    let costs = Costs { target: curve, drafters: vec![Some(cheap), None] };
-    let arms = [vec![0], vec![1], vec![0, 1]].map(|drafters| Arm { drafters, width: 1 });
+    let costs = Costs { target: curve, drafters: [(DrafterId(0), cheap)].into() };
+    let arms = [&[0][..], &[1], &[0, 1]].map(|drafters| Arm { drafters: ids(drafters), width: 1 });
     let controller = adaptive.then(|| Controller::new(costs, arms.to_vec(), 4));
     let metrics = Arc::new(Metrics::new("toy", 1536));
-    let (jobs, queue) = mpsc::channel(64);
-    (Worker::new(decoder, controller, Arc::clone(&metrics), queue), jobs, metrics)
+    let (requests, queue) = mpsc::channel(64);
+    (Worker::new(decoder, controller, Arc::clone(&metrics), queue), requests, metrics)
 }
 
-/// A server's thread, and where its jobs go.
+/// A server's thread, and where its requests go.
 struct Running {
-    jobs: mpsc::Sender<Vec<Job>>,
+    requests: mpsc::Sender<Vec<SequenceRequest>>,
     abort: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
     thread: std::thread::JoinHandle<()>,
@@ -85,40 +64,46 @@ impl Running {
         Self::run(worker(adaptive, paths_max))
     }
 
-    fn run((worker, jobs, metrics): (Worker, mpsc::Sender<Vec<Job>>, Arc<Metrics>)) -> Self {
+    fn run(
+        (worker, requests, metrics): (Worker, mpsc::Sender<Vec<SequenceRequest>>, Arc<Metrics>),
+    ) -> Self {
         let abort = worker.abort();
         let thread = std::thread::spawn(move || worker.run());
-        Self { jobs, abort, metrics, thread }
+        Self { requests, abort, metrics, thread }
     }
 
-    fn send(&self, job: Job) {
+    fn send(&self, request: SequenceRequest) {
         self.metrics.queued();
-        self.jobs.blocking_send(vec![job]).unwrap();
+        self.requests.blocking_send(vec![request]).unwrap();
     }
 
     fn stop(self) {
-        drop(self.jobs);
+        drop(self.requests);
         self.thread.join().unwrap();
     }
 
-    /// A text alone.
-    fn text(&self, prompt: &str, len: usize, drafters: Vec<usize>) -> Done {
-        let (job, events) = job(prompt, len, drafters);
-        self.send(job);
+    /// Decodes a sequence and waits for it.
+    fn text(&self, prompt: &str, len: usize, drafters: &[usize]) -> Done {
+        let (request, events) = request(prompt, len, drafters);
+        self.send(request);
         done(events)
     }
 }
 
-/// A job whose text depends on its prompt alone, whatever is drafted.
-fn job(prompt: &str, len: usize, drafters: Vec<usize>) -> (Job, mpsc::Receiver<Event>) {
+/// A sequence whose output depends on its prompt alone, whatever is drafted.
+fn request(
+    prompt: &str,
+    len: usize,
+    drafters: &[usize],
+) -> (SequenceRequest, mpsc::Receiver<Event>) {
     let (events, receiver) = mpsc::channel(1024);
     let rule = RuleChoice::Coupled;
-    let plan = Plan::drafted(drafters, 3, rule.verification(7));
+    let policy = DraftPolicy::drafted(ids(drafters), 3, rule.with_seed(7));
     let never = (END, f32::NEG_INFINITY);
     let now = Instant::now();
-    let job = Job {
+    let request = SequenceRequest {
         client: Client::default(),
-        cache: Cache { prompt: true, salt: None },
+        cache: CachePolicy { shared: true, salt: None },
         choice: 0,
         prompt: Letters.tokenize(prompt, Special::AsText).unwrap(),
         output: Vec::new(),
@@ -128,23 +113,23 @@ fn job(prompt: &str, len: usize, drafters: Vec<usize>) -> (Job, mpsc::Receiver<E
         seed: 7,
         constraint: None,
         logprobs: None,
-        drafting: Drafting { plan, rule, adaptive: true, refused: false },
+        drafting: Drafting { policy, rule, adaptive: true, refused: false },
         prediction: Vec::new(),
         arrived: now,
         deadline: now + Duration::from_secs(60),
         events,
-        place: None,
+        permit: None,
     };
-    (job, receiver)
+    (request, receiver)
 }
 
-/// What came of a text.
+/// What became of a sequence.
 #[derive(Debug, Default)]
 struct Done {
     text: String,
     finish: Option<Finish>,
     failure: Option<Failure>,
-    tally: Tally,
+    stats: SequenceStats,
     rounds: usize,
 }
 
@@ -152,11 +137,11 @@ fn done(mut events: mpsc::Receiver<Event>) -> Done {
     let mut done = Done::default();
     while let Some(event) = events.blocking_recv() {
         match event {
-            Event::Round(progress) => {
+            Event::Progress(progress) => {
                 progress.pieces.iter().for_each(|piece| done.text.push_str(&piece.text));
                 done.rounds += 1;
                 done.finish = progress.finish;
-                done.tally = progress.tally;
+                done.stats = progress.stats;
             }
             Event::Failed(failure) => done.failure = Some(failure),
         }
@@ -167,22 +152,22 @@ fn done(mut events: mpsc::Receiver<Event>) -> Done {
 const PROMPTS: [&str; 7] = ["abc", "cab", "eeee", "abca", "d", "bbcc", "edcba"];
 
 #[test]
-fn texts_are_the_same_alone_and_beside_others_with_any_drafter_or_none() {
+fn outputs_are_the_same_alone_and_beside_others_with_any_drafter_or_none() {
     let alone = Running::start(false);
     let expected: Vec<String> =
-        PROMPTS.iter().map(|prompt| alone.text(prompt, 60, vec![]).text).collect();
+        PROMPTS.iter().map(|prompt| alone.text(prompt, 60, &[]).text).collect();
     alone.stop();
     for adaptive in [false, true] {
         let server = Running::start(adaptive);
-        // More texts than slots, of different lengths, drafters and beginnings.
+        // More sequences than slots, with different drafters and prompts.
         let sent: Vec<_> = PROMPTS
             .iter()
             .enumerate()
             .map(|(index, prompt)| {
-                let drafters = [vec![], vec![0], vec![0, 1]][index % 3].clone();
-                let (mut job, events) = job(prompt, 60, drafters);
-                job.prediction = Letters.tokenize("abcabcabc", Special::AsText).unwrap();
-                server.send(job);
+                let drafters = [&[][..], &[0], &[0, 1]][index % 3];
+                let (mut request, events) = request(prompt, 60, drafters);
+                request.prediction = Letters.tokenize("abcabcabc", Special::AsText).unwrap();
+                server.send(request);
                 events
             })
             .collect();
@@ -190,7 +175,7 @@ fn texts_are_the_same_alone_and_beside_others_with_any_drafter_or_none() {
         for (text, expected) in texts.iter().zip(&expected) {
             assert_eq!((&text.text, text.finish), (expected, Some(Finish::Length)));
         }
-        let accepted = texts.iter().any(|text| text.tally.stats.accepted > 0);
+        let accepted = texts.iter().any(|text| text.stats.rounds.accepted > 0);
         assert!(accepted || adaptive, "something was drafted");
         server.stop();
     }
@@ -198,12 +183,12 @@ fn texts_are_the_same_alone_and_beside_others_with_any_drafter_or_none() {
 
 #[test]
 fn a_long_prompt_does_not_hold_up_the_others() {
-    let (mut worker, _jobs, _) = worker(false, 8);
-    let (short, _short_events) = job("abc", 300, vec![]);
+    let (mut worker, _requests, _) = worker(false, 8);
+    let (short, _short_events) = request("abc", 300, &[]);
     worker.wait(vec![short]);
     step(&mut worker);
-    // Once the short one speaks, the long one comes.
-    let (long, long_events) = job(&"abcde".repeat(80), 1, vec![]);
+    // The long one comes once the short one decodes.
+    let (long, long_events) = request(&"abcde".repeat(80), 1, &[]);
     worker.wait(vec![long]);
     let mut rounds = 0;
     while rounds == 0 || worker.active.len() == 2 {
@@ -212,29 +197,29 @@ fn a_long_prompt_does_not_hold_up_the_others() {
     }
     let long = done(long_events);
     assert_eq!(long.finish, Some(Finish::Length));
-    let read = usize::try_from(long.tally.stats.prompt_read).unwrap();
-    assert_eq!(read + long.tally.cached, 400);
+    let read = usize::try_from(long.stats.rounds.prompt_prefilled).unwrap();
+    assert_eq!(read + long.stats.cached, 400);
     // 400 tokens in pieces of 32 take 13 rounds, and the other had a token in each.
     assert_eq!(rounds, 13);
     assert_eq!(worker.active[0].generation.sequence().output().len(), 1 + rounds);
 }
 
 #[test]
-fn what_is_cached_is_not_read_again() {
+fn what_is_cached_is_not_prefilled_again() {
     let server = Running::start(false);
     let prompt = "abcde".repeat(20);
-    assert_eq!(server.text(&prompt, 5, vec![0]).tally.cached, 0);
+    assert_eq!(server.text(&prompt, 5, &[0]).stats.cached, 0);
     // The same slot goes on; then another gets a copy of what they share.
     let longer = format!("{prompt}ab");
-    assert_eq!(server.text(&longer, 5, vec![0]).tally.cached, 100);
-    let (long, events) = job(&format!("{prompt}ea"), 200, vec![0]);
+    assert_eq!(server.text(&longer, 5, &[0]).stats.cached, 100);
+    let (long, events) = request(&format!("{prompt}ea"), 200, &[0]);
     server.send(long);
-    let beside = server.text(&format!("{prompt}eb"), 5, vec![0]);
-    assert!(beside.tally.cached >= 100, "{}", beside.tally.cached);
+    let beside = server.text(&format!("{prompt}eb"), 5, &[0]);
+    assert!(beside.stats.cached >= 100, "{}", beside.stats.cached);
     assert_eq!(done(events).finish, Some(Finish::Length));
-    // Both speak as they would have without a cache.
+    // The output is what it would have been without a cache.
     let fresh = Running::start(false);
-    assert_eq!(beside.text, fresh.text(&format!("{prompt}eb"), 5, vec![]).text);
+    assert_eq!(beside.text, fresh.text(&format!("{prompt}eb"), 5, &[]).text);
     fresh.stop();
     server.stop();
 }
@@ -259,14 +244,14 @@ impl Constraint for Fails {
 }
 
 #[test]
-fn one_text_that_fails_leaves_the_others_alone() {
+fn a_sequence_that_fails_leaves_the_others_alone() {
     let alone = Running::start(false);
-    let expected = alone.text("abc", 100, vec![]).text;
+    let expected = alone.text("abc", 100, &[]).text;
     alone.stop();
     let server = Running::start(false);
-    let (well, events) = job("abc", 100, vec![0]);
+    let (well, events) = request("abc", 100, &[0]);
     server.send(well);
-    let (mut bad, bad_events) = job("cab", 100, vec![0]);
+    let (mut bad, bad_events) = request("cab", 100, &[0]);
     bad.constraint = Some(Box::new(Fails(9)));
     server.send(bad);
     let bad = done(bad_events);
@@ -280,12 +265,12 @@ fn one_text_that_fails_leaves_the_others_alone() {
 fn a_client_that_leaves_frees_its_slot() {
     let server = Running::start(false);
     for _ in 0..20 {
-        let (job, mut events) = job("abc", 400, vec![0]);
-        server.send(job);
+        let (request, mut events) = request("abc", 400, &[0]);
+        server.send(request);
         events.blocking_recv().unwrap();
         drop(events);
     }
-    let text = server.text("abc", 10, vec![]);
+    let text = server.text("abc", 10, &[]);
     assert_eq!(text.text.len(), 10);
     let shown = server.metrics.text();
     assert!(shown.contains("vllm:num_requests_waiting{model_name=\"toy\"} 0"), "{shown}");
@@ -293,14 +278,14 @@ fn a_client_that_leaves_frees_its_slot() {
 }
 
 #[test]
-fn what_takes_too_long_or_is_broken_off_says_so() {
+fn a_sequence_past_its_deadline_or_ended_by_the_server_fails() {
     let server = Running::start(false);
-    let (mut late, events) = job("abc", 400, vec![]);
+    let (mut late, events) = request("abc", 400, &[]);
     late.deadline = Instant::now();
     server.send(late);
-    assert_eq!(done(events).failure, Some(Failure::Late));
-    let (job, mut events) = job("abc", usize::MAX, vec![]);
-    server.send(job);
+    assert_eq!(done(events).failure, Some(Failure::Expired));
+    let (request, mut events) = request("abc", usize::MAX, &[]);
+    server.send(request);
     events.blocking_recv().unwrap();
     server.abort.store(true, Ordering::Relaxed);
     let stopped = done(events);
@@ -312,45 +297,45 @@ fn what_takes_too_long_or_is_broken_off_says_so() {
 #[test]
 fn predictions_are_counted() {
     let server = Running::start(false);
-    let expected = server.text("abc", 40, vec![]).text;
-    let (mut predicted, events) = job("abc", 40, vec![1]);
+    let expected = server.text("abc", 40, &[]).text;
+    let (mut predicted, events) = request("abc", 40, &[1]);
     predicted.drafting.adaptive = false;
     predicted.prediction = Letters.tokenize(&expected, Special::AsText).unwrap();
     server.send(predicted);
     let predicted = done(events);
     assert_eq!(predicted.text, expected);
     // The first token is not drafted, and of each round one token is the target's own.
-    assert!(predicted.tally.predicted >= 27, "{}", predicted.tally.predicted);
+    assert!(predicted.stats.predicted >= 27, "{}", predicted.stats.predicted);
     assert!(predicted.rounds < 15, "{}", predicted.rounds);
     server.stop();
 }
 
 #[test]
-fn texts_that_still_read_count_as_load() {
-    let (mut worker, _jobs, _) = worker(true, 1);
+fn sequences_that_prefill_count_as_load() {
+    let (mut worker, _requests, _) = worker(true, 1);
     for prompt in ["abc", &"abcde".repeat(40)] {
-        let (job, _events) = job(prompt, 10, vec![0]);
-        worker.wait(vec![job]);
+        let (request, _events) = request(prompt, 10, &[0]);
+        worker.wait(vec![request]);
     }
     worker.admit();
-    // To whom it is one that speaks, the other is a text beside it that soon will too.
-    assert_eq!(worker.share_out().sequences, 1);
-    assert_eq!(worker.active[0].part, Part::Speaks);
-    assert!(matches!(worker.active[1].part, Part::Reads(_)));
+    // For the one that decodes, the other soon will too.
+    assert_eq!(worker.assign_phases().sequences, 1);
+    assert_eq!(worker.active[0].phase, Phase::Decode);
+    assert!(matches!(worker.active[1].phase, Phase::Prefill(_)));
 }
 
 #[test]
 fn with_cells_of_their_own_nobody_drafts_unless_all_do() {
     for (paths_max, beside) in [(1, 0), (8, 1)] {
-        let (mut worker, _jobs, _) = worker(true, paths_max);
-        let (plain, _plain_events) = job("abc", 480, vec![]);
-        let (drafted, events) = job("cab", 60, vec![0]);
+        let (mut worker, _requests, _) = worker(true, paths_max);
+        let (plain, _plain_events) = request("abc", 480, &[]);
+        let (drafted, events) = request("cab", 60, &[0]);
         worker.wait(vec![plain, drafted]);
         step(&mut worker);
         while worker.active.len() == 2 {
             step(&mut worker);
         }
-        let drafted = done(events).tally.stats.drafted;
+        let drafted = done(events).stats.rounds.drafted;
         assert_eq!(drafted.min(1), beside, "{drafted} tokens drafted where {paths_max} paths fit");
     }
 }
@@ -367,36 +352,36 @@ fn conversations_go_on_as_ever_after_the_caches_were_lost() {
     // The first turns of two conversations take ten passes each; a third meets the failure.
     let server = Running::run(worker_of(losing(20), false, 8));
     let turns = [("abc".repeat(10), "ab"), ("cab".repeat(10), "e")].map(|(prompt, next)| {
-        let said = server.text(&prompt, 10, vec![]).text;
+        let said = server.text(&prompt, 10, &[]).text;
         (format!("{prompt}{said}{next}"), format!("{prompt}{}{next}", &said[..4]))
     });
-    let failed = server.text("eeee", 10, vec![]);
+    let failed = server.text("eeee", 10, &[]);
     assert!(matches!(failed.failure, Some(Failure::Decode(_))), "{failed:?}");
     for prompt in [&turns[0].0, &turns[1].1] {
-        let next = server.text(prompt, 20, vec![]);
-        assert_eq!((next.failure, next.tally.cached), (None, 0));
+        let next = server.text(prompt, 20, &[]);
+        assert_eq!((next.failure, next.stats.cached), (None, 0));
         let fresh = Running::start(false);
-        assert_eq!(next.text, fresh.text(prompt, 20, vec![]).text);
+        assert_eq!(next.text, fresh.text(prompt, 20, &[]).text);
         fresh.stop();
     }
     server.stop();
 }
 
 #[test]
-fn texts_in_one_round_go_on_as_ever_after_the_caches_were_lost() {
+fn sequences_in_one_round_go_on_as_ever_after_the_caches_were_lost() {
     let fresh = Running::start(false);
     let prompts = ["abc".repeat(20), "cab".repeat(20), "eeee".to_owned()];
-    let expected = prompts.each_ref().map(|prompt| fresh.text(prompt, 40, vec![]).text);
+    let expected = prompts.each_ref().map(|prompt| fresh.text(prompt, 40, &[]).text);
     fresh.stop();
     for passes in 1..20 {
         let server = Running::run(worker_of(losing(passes), false, 8));
         let sent = prompts.each_ref().map(|prompt| {
-            let (job, events) = job(prompt, 40, vec![0]);
-            server.send(job);
+            let (request, events) = request(prompt, 40, &[0]);
+            server.send(request);
             events
         });
         for (done, expected) in sent.map(done).iter().zip(&expected) {
-            // Who is alone in the failing round is told of it.
+            // A sequence that is alone in the failing round fails.
             let failed = matches!(done.failure, Some(Failure::Decode(_)));
             assert!(failed || done.text == *expected, "after {passes} passes: {done:?}");
         }
@@ -415,16 +400,16 @@ impl CacheWatch for Told {
 
 #[test]
 fn a_watch_is_told_that_idle_slots_hold_nothing_any_more() {
-    let (worker, _jobs, _) = worker_of(losing(8), false, 8);
+    let (worker, _requests, _) = worker_of(losing(8), false, 8);
     let told = Arc::default();
     let mut worker = worker.watched(Some(Box::new(Told(Arc::clone(&told)))));
     let mut text = |prompt: &str| {
-        let (job, events) = job(prompt, 5, vec![]);
-        worker.wait(vec![job]);
+        let (request, events) = request(prompt, 5, &[]);
+        worker.wait(vec![request]);
         worker.admit();
         while !worker.active.is_empty() {
             worker.round();
-            worker.tell();
+            worker.report_caches();
         }
         done(events)
     };
@@ -436,7 +421,7 @@ fn a_watch_is_told_that_idle_slots_hold_nothing_any_more() {
 
 /// One turn of the engine's thread.
 fn step(worker: &mut Worker) {
-    worker.drop_the_late();
+    worker.drop_cancelled_and_expired();
     worker.admit();
     worker.round();
 }

@@ -25,7 +25,7 @@ Made by `just cost` (criterion, medians). Blocks of L = 8 drafted tokens; verdic
 as a full acceptance needs no draft row; six blocks take turns. *reads*: the time over that of one streaming
 read of the rows the rule must touch, measured in the same run: for `token` the two rows at the rejected
 token, for `block` those from the rejected token to the end of the path, for `pooled` at K = 2 those of every
-node with slots. Other rules are timed without a yardstick. Times are of one run on one machine: read the
+node with candidates. Other rules are timed without a yardstick. Times are of one run on one machine: read the
 ratios.
 
 ";

@@ -118,7 +118,7 @@ pub fn trunk(count: usize) -> impl Drafting {
 /// ```
 pub fn two_drafters(count: usize) -> impl Drafting {
     move |model: &Model, chance: &mut dyn Chance| {
-        let mut draft = Growing::new(Scheme::Slots, model);
+        let mut draft = Growing::new(Scheme::Independent, model);
         for path in 0..count {
             draft.path(path.min(1), &root(), chance);
         }
@@ -136,7 +136,7 @@ pub fn two_drafters(count: usize) -> impl Drafting {
 /// ```
 pub fn paths_and_guess(count: usize) -> impl Drafting {
     move |model: &Model, chance: &mut dyn Chance| {
-        let mut draft = Growing::new(Scheme::Slots, model);
+        let mut draft = Growing::new(Scheme::Independent, model);
         for _ in 0..count {
             draft.path(0, &root(), chance);
         }
@@ -155,7 +155,7 @@ pub fn paths_and_guess(count: usize) -> impl Drafting {
 /// ```
 pub fn guesses() -> impl Drafting {
     |model: &Model, _: &mut dyn Chance| {
-        let mut draft = Growing::new(Scheme::Slots, model);
+        let mut draft = Growing::new(Scheme::Independent, model);
         draft.guess(|depth| depth * 7 + 1);
         draft.guess(|depth| depth * 5 + 2);
         draft.finish()
@@ -172,7 +172,7 @@ pub fn guesses() -> impl Drafting {
 /// ```
 pub fn guess() -> impl Drafting {
     |model: &Model, _: &mut dyn Chance| {
-        let mut draft = Growing::new(Scheme::Slots, model);
+        let mut draft = Growing::new(Scheme::Independent, model);
         draft.guess(|depth| depth * 7 + 1);
         draft.finish()
     }
@@ -188,7 +188,7 @@ pub fn guess() -> impl Drafting {
 /// ```
 pub fn early_stop() -> impl Drafting {
     |model: &Model, chance: &mut dyn Chance| {
-        let mut draft = Growing::new(Scheme::Slots, model);
+        let mut draft = Growing::new(Scheme::Independent, model);
         let mut at = root();
         while at.1.len() < model.shape().len {
             let top = model.draft(0, &at.1).support().map(|(_, p)| p).fold(0.0, f64::max);
@@ -201,17 +201,17 @@ pub fn early_stop() -> impl Drafting {
     }
 }
 
-/// A tree of independent slots: two at the root, two after token 0 at depth one, else one.
+/// A tree of independent candidates: two at the root, two after token 0 at depth one, else one.
 ///
 /// ```
 /// # use forerun_verify::{check::*, PooledRule};
 /// # let model = Model::random(Kind::Random, Shape { vocab_len: 2, len: 2 }, 1);
-/// assert!(examine(&model, &drafting::slot_tree(), &PooledRule)?.is_lossless());
+/// assert!(examine(&model, &drafting::candidate_tree(), &PooledRule)?.is_lossless());
 /// # Ok::<(), forerun_verify::Refusal>(())
 /// ```
-pub fn slot_tree() -> impl Drafting {
+pub fn candidate_tree() -> impl Drafting {
     |model: &Model, chance: &mut dyn Chance| {
-        let mut draft = Growing::new(Scheme::Slots, model);
+        let mut draft = Growing::new(Scheme::Independent, model);
         let mut front = vec![root()];
         for depth in 0..model.shape().len {
             let mut next: Vec<(Node, Vec<Token>)> = Vec::new();
@@ -241,7 +241,7 @@ pub fn slot_tree() -> impl Drafting {
 /// ```
 pub fn top_and_rest() -> impl Drafting {
     |model: &Model, chance: &mut dyn Chance| {
-        let mut draft = Growing::new(Scheme::Slots, model);
+        let mut draft = Growing::new(Scheme::Independent, model);
         let mut front = vec![root()];
         for _ in 0..model.shape().len {
             let mut next: Vec<(Node, Vec<Token>)> = Vec::new();
@@ -326,9 +326,9 @@ pub fn beam(width: usize) -> impl Drafting {
     move |model: &Model, chance: &mut dyn Chance| {
         let shape = model.shape();
         let mut paths: Vec<(Vec<Token>, f64)> = Vec::new();
-        model.each_text(shape.len, &mut |text, _| {
-            let steps = (0..text.len()).map(|n| model.draft(0, &text[..n]).prob(text[n]));
-            paths.push((text.to_vec(), steps.product()));
+        model.each_output(shape.len, &mut |output, _| {
+            let steps = (0..output.len()).map(|n| model.draft(0, &output[..n]).prob(output[n]));
+            paths.push((output.to_vec(), steps.product()));
         });
         paths.retain(|(_, probability)| *probability > 0.0);
         let mut beams: Vec<Vec<Vec<Token>>> = vec![Vec::new(); shape.len + 1];

@@ -90,11 +90,11 @@ pub struct Model {
 }
 
 impl Model {
-    /// A model with these rows: `rows` is asked for the target's and the two drafters' after each
+    /// A model with these rows: `rows` gives the target's and the two drafters' after each
     /// prefix of at most `shape.len` tokens.
     ///
     /// # Panics
-    /// Where a row is of another vocabulary.
+    /// If a row is of another vocabulary.
     ///
     /// ```
     /// # use forerun_verify::{check::*, *};
@@ -149,7 +149,7 @@ impl Model {
     /// The target's row after a prefix.
     ///
     /// # Panics
-    /// Where the prefix is longer than the model.
+    /// If the prefix is longer than the model.
     ///
     /// ```
     /// # use forerun_verify::check::*;
@@ -163,7 +163,7 @@ impl Model {
     /// The row of drafter 0 or 1 after a prefix.
     ///
     /// # Panics
-    /// Where the prefix is longer than the model, or there is no such drafter.
+    /// If the prefix is longer than the model, or there is no such drafter.
     ///
     /// ```
     /// # use forerun_verify::check::*;
@@ -174,26 +174,26 @@ impl Model {
         &self.drafts[drafter][self.index(prefix)]
     }
 
-    /// The target's probability of `text[from..]` after `text[..from]`.
-    pub(super) fn chance_of(&self, text: &[Token], from: usize) -> f64 {
-        (from..text.len()).map(|n| self.target(&text[..n]).prob(text[n])).product()
+    /// The target's probability of `tokens[from..]` after `tokens[..from]`.
+    pub(super) fn chance_of(&self, tokens: &[Token], from: usize) -> f64 {
+        (from..tokens.len()).map(|n| self.target(&tokens[..n]).prob(tokens[n])).product()
     }
 
-    /// Calls `each` with every text of a length and the target's probability of it.
+    /// Calls `each` with every output of a length and the target's probability of it.
     ///
     /// ```
     /// # use forerun_verify::check::*;
     /// # let model = Model::random(Kind::Random, Shape { vocab_len: 3, len: 2 }, 1);
     /// let mut total = 0.0;
-    /// model.each_text(2, &mut |_, probability| total += probability);
+    /// model.each_output(2, &mut |_, probability| total += probability);
     /// assert!((total - 1.0_f64).abs() < 1e-12);
     /// ```
-    pub fn each_text(&self, len: usize, each: &mut dyn FnMut(&[Token], f64)) {
-        let texts = self.shape.vocab_len.pow(u32::try_from(len).expect("a short text"));
-        let shorter: usize = prefixes(Shape { len, ..self.shape }) - texts;
-        for index in shorter..shorter + texts {
-            let text = prefix_at(self.shape.vocab_len, index);
-            each(&text, self.chance_of(&text, 0));
+    pub fn each_output(&self, len: usize, each: &mut dyn FnMut(&[Token], f64)) {
+        let count = self.shape.vocab_len.pow(u32::try_from(len).expect("a short output"));
+        let shorter: usize = prefixes(Shape { len, ..self.shape }) - count;
+        for index in shorter..shorter + count {
+            let output = prefix_at(self.shape.vocab_len, index);
+            each(&output, self.chance_of(&output, 0));
         }
     }
 

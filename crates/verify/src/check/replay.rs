@@ -69,7 +69,7 @@ impl Chance for Replay<'_> {
     fn pick(&mut self, weights: &dyn Weights) -> usize {
         let mut choices = Vec::new();
         weights.visit(&mut |index, weight| choices.push((index, weight)));
-        assert!(!choices.is_empty(), "a pick was asked for from weights that are all zero");
+        assert!(!choices.is_empty(), "a pick from weights that are all zero");
         self.choose(&choices)
     }
 }

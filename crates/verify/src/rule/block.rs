@@ -48,22 +48,23 @@ impl Rule for BlockRule {
         let draft = block.draft();
         let steps = draft.steps();
         let nodes: Vec<Node> = steps.iter().map(|(node, _)| *node).collect();
-        let last = steps.last().map_or(Node::ROOT, |(_, slot)| slot.child);
+        let last = steps.last().map_or(Node::ROOT, |(_, candidate)| candidate.child);
         let ratio = |n: usize| {
-            let (node, slot) = steps[n];
-            let token = draft.token(slot.child);
-            block.target(node).prob(token) / draft.proposal(slot).prob(token)
+            let (node, candidate) = steps[n];
+            let token = draft.token(candidate.child);
+            block.target(node).prob(token) / draft.proposal(candidate).prob(token)
         };
         let residual = |n: usize, weight: f64| {
-            let (node, slot) = steps[n];
-            Residual::new((weight, block.target(node)), [(1.0, draft.proposal(slot))])
+            let (node, candidate) = steps[n];
+            Residual::new((weight, block.target(node)), [(1.0, draft.proposal(candidate))])
         };
         deepest_first(block, (&nodes, last), ratio, residual, chance)
     }
 }
 
-/// The backward pass of block verification over any path whose draft law is known: `ratio(n)` of
-/// target to draft at token `n`, and `residual(n, w)` of the draft law from `w` times the target.
+/// The backward pass of block verification over any path whose draft distribution is known:
+/// `ratio(n)` of target to draft at token `n`, and `residual(n, w)` of the draft from `w` times the
+/// target.
 pub(super) fn deepest_first<W: Weights>(
     block: &Block<'_>,
     (nodes, last): (&[Node], Node),
@@ -73,8 +74,8 @@ pub(super) fn deepest_first<W: Weights>(
 ) -> Verdict {
     let mut weights = vec![1.0];
     for n in 0..nodes.len() {
-        // A law that underflows gives a ratio without bound, or none at all where the target is
-        // zero too; what the target cannot say is never accepted.
+        // A probability that underflows gives a ratio without bound, or none at all where the
+        // target is zero too; what the target cannot say is never accepted.
         let (weight, ratio) = (weights[n], ratio(n));
         weights.push(if weight > 0.0 && ratio > 0.0 { (weight * ratio).min(1.0) } else { 0.0 });
     }

@@ -1,4 +1,4 @@
-//! The coupled rule: the text is a function of seed and target alone.
+//! The coupled rule: the output is a function of seed and target alone.
 
 use fearless_simd::{Simd, dispatch};
 
@@ -10,7 +10,7 @@ use crate::draft::Draft;
 use crate::philox::noise_pair;
 use crate::simd::level;
 
-/// Noise that is a function of the seed, the absolute position in the text and the token: the
+/// Noise that is a function of the seed, the position in the sequence and the token: the
 /// same for target and drafters, whatever the round, the batch or the machine.
 ///
 /// A row's *choice* is the token with the smallest `noise / probability`, the noise being
@@ -54,7 +54,7 @@ impl Noise {
         -libm::log(((bits >> 11) as f64 + 0.5) * STEP)
     }
 
-    /// What a row chooses at a position of the text.
+    /// What a row chooses at a position of the sequence.
     ///
     /// ```
     /// # use forerun_verify::*;
@@ -176,14 +176,14 @@ fn hopefuls<S: Simd>(
 /// own choice. On a tree, the walk goes on along any path that holds the target's choice.
 ///
 /// **Theorem.** Every token is the target's choice at its position, an exact sample of its row by
-/// noise that no other position uses; so the text follows the target's law, and is a function of
-/// seed, prompt and target alone: not of drafters, draft lengths, paths, batches, or where a
-/// resumed request begins. Lossless for any draft. Per token, rows at total variation `d` agree
-/// with probability at least `(1 - d) / (1 + d)`, against `1 - d` for token verification: that is
-/// the price of reproducible text.
+/// noise that no other position uses; so the output has the target's distribution, and is a
+/// function of seed, prompt and target alone: not of drafters, draft lengths, paths, batches, or
+/// where a resumed request begins. Lossless for any draft. Per token, rows at total variation `d`
+/// agree with probability at least `(1 - d) / (1 + d)`, against `1 - d` for token verification:
+/// that is the price of reproducible output.
 ///
-/// `position` is the absolute position of the first token after the committed text. The `chance`
-/// given to [`Rule::verify`] is not used.
+/// The block must know its position ([`Block::at`]). The `chance` given to [`Rule::verify`] is not
+/// used.
 ///
 /// ```
 /// use forerun_verify::*;
@@ -191,21 +191,19 @@ fn hopefuls<S: Simd>(
 /// let row = |weights: [f32; 3]| Dist::dense(weights.to_vec()).unwrap();
 /// let (drafter, target) = (row([0.5, 0.3, 0.2]), row([0.4, 0.4, 0.2]));
 /// let guess = noise.choose(7, &drafter);
-/// let draft = Draft::guess(3, [guess])?;
+/// let draft = Draft::fixed_path(3, [guess])?;
 /// let rows = [target.clone(), target.clone()];
-/// let rule = CoupledRule { noise, position: 7 };
-/// let verdict = rule.verify(&Block::new(&draft, &rows)?, &mut Random(Philox::new(0)))?;
-/// let text = [draft.path_to(verdict.node), vec![verdict.next]].concat();
+/// let block = Block::new(&draft, &rows)?.at(7);
+/// let verdict = CoupledRule { noise }.verify(&block, &mut Random(Philox::new(0)))?;
+/// let output = [draft.path_to(verdict.node), vec![verdict.next]].concat();
 /// // What is said does not depend on what was drafted.
-/// assert_eq!(text[0], noise.choose(7, &target));
+/// assert_eq!(output[0], noise.choose(7, &target));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct CoupledRule {
     /// The noise of the request's seed.
     pub noise: Noise,
-    /// How many tokens the committed text has.
-    pub position: u64,
 }
 
 impl Rule for CoupledRule {
@@ -217,9 +215,13 @@ impl Rule for CoupledRule {
         Ok(())
     }
 
+    fn noise(&self) -> Option<Noise> {
+        Some(self.noise)
+    }
+
     fn decide(&self, block: &Block<'_>, _: &mut dyn Chance) -> Verdict {
         walk(block, |node| {
-            let position = self.position.wrapping_add(block.draft().depth(node) as u64);
+            let position = block.position().wrapping_add(block.draft().depth(node) as u64);
             self.noise.choose(position, block.target(node))
         })
     }

@@ -5,12 +5,12 @@ use super::{Refusal, Rule, Verdict, refuse};
 use crate::block::Block;
 use crate::chance::{Chance, Weights, locate_in};
 use crate::dist::{Dist, Token, common};
-use crate::draft::{Draft, Node, Scheme, Slot};
+use crate::draft::{Candidate, Draft, Node, Scheme};
 use crate::profile::{RANKS, Ratio};
 
 /// Greedy multi-path block verification (Thomas and Pal, arXiv 2602.16961): picks the path whose
 /// tokens have the largest likelihood ratios, depth by depth, and runs
-/// [`BlockRule`](crate::BlockRule) on it against the law that the picked path really has.
+/// [`BlockRule`](crate::BlockRule) on it against the distribution that the picked path really has.
 ///
 /// With the tokens of a node ordered by ratio, the picked child is the largest of independent
 /// draws, so its law is the draft row *skewed* towards large ratios: a difference of `K`-th powers
@@ -65,7 +65,7 @@ impl Rule for GbvRule {
         let picked = Picked::new(block, self.guarded);
         let ratio = |n: usize| {
             let step = &picked.steps[n];
-            block.target(step.node).prob(step.token) / step.law
+            block.target(step.node).prob(step.token) / step.prob
         };
         let residual = |n: usize, weight: f64| {
             let step = &picked.steps[n];
@@ -100,8 +100,9 @@ struct Skew {
 }
 
 impl Skew {
-    /// The law of a picked token of draft probability `draft` with `before` ranked below it.
-    fn law(self, draft: f64, before: f64) -> f64 {
+    /// The probability of a picked token of draft probability `draft` with `before` ranked below
+    /// it.
+    fn prob(self, draft: f64, before: f64) -> f64 {
         let low = self.low(before);
         let high = low + (1.0 - self.below) * draft;
         draft * powers(high, low, self.paths) / powers(1.0, self.below, self.paths)
@@ -134,10 +135,10 @@ struct Step<'a> {
     token: Token,
     row: &'a Dist,
     skew: Skew,
-    law: f64,
+    prob: f64,
 }
 
-/// The picked path, with the law of each of its tokens.
+/// The picked path, with the probability of each of its tokens.
 struct Picked<'a> {
     steps: Vec<Step<'a>>,
     last: Node,
@@ -148,27 +149,27 @@ impl<'a> Picked<'a> {
         let draft = block.draft();
         let branch = draft.branch().0;
         let mut picked = Self { steps: Vec::new(), last: Node::ROOT };
-        // Slots that count at the current node: the trunk's one, then the paths in use.
+        // Candidates that count at the current node: the trunk's one, then the paths in use.
         let mut in_use = 1;
         let mut skew = Skew { paths: 1, below: 0.0 };
         while let Some(row) = draft.shared_row(picked.last) {
             let (node, row) = (picked.last, draft.draft_row(row));
             let order = Order::new(block.target(node), row);
             if Some(node) == branch {
-                in_use = draft.slots(node).len();
+                in_use = draft.candidates(node).len();
                 if guarded {
                     in_use = best_paths(&order, in_use);
                 }
                 skew = Skew { paths: in_use, below: 0.0 };
             }
-            let slots = &draft.slots(node)[..in_use];
-            let child = order.largest(draft, slots);
+            let candidates = &draft.candidates(node)[..in_use];
+            let child = order.largest(draft, candidates);
             let token = draft.token(child);
             let (drawn, before) = (row.prob(token), order.mass_below(token));
-            let law = skew.law(drawn, before);
-            picked.steps.push(Step { node, token, row, skew, law });
+            let prob = skew.prob(drawn, before);
+            picked.steps.push(Step { node, token, row, skew, prob });
             skew = skew.after(drawn, before);
-            in_use = slots.iter().filter(|slot| slot.child == child).count();
+            in_use = candidates.iter().filter(|candidate| candidate.child == child).count();
             picked.last = child;
         }
         picked
@@ -197,12 +198,12 @@ impl<'a> Order<'a> {
         (rank, token)
     }
 
-    fn largest(&self, draft: &Draft, slots: &[Slot]) -> Node {
-        let mut best = slots[0].child;
-        for slot in slots {
+    fn largest(&self, draft: &Draft, candidates: &[Candidate]) -> Node {
+        let mut best = candidates[0].child;
+        for candidate in candidates {
             let rank = |node: Node| self.rank(draft.token(node));
-            if rank(best) < rank(slot.child) {
-                best = slot.child;
+            if rank(best) < rank(candidate.child) {
+                best = candidate.child;
             }
         }
         best
@@ -270,11 +271,11 @@ fn place(rank: f64) -> usize {
     rank as usize
 }
 
-/// What the picked child's law leaves of the weighted target.
+/// What the picked child's distribution leaves of the weighted target.
 fn leftover(order: &Order<'_>, skew: Skew, weight: f64) -> Entered {
     let mut entered = Vec::new();
     order.each_ranked(|token, target, draft, before| {
-        entered.push((token.index(), (weight * target - skew.law(draft, before)).max(0.0)));
+        entered.push((token.index(), (weight * target - skew.prob(draft, before)).max(0.0)));
     });
     // Tokens that cannot be drafted keep all they have.
     for (token, target) in order.target.support() {
@@ -290,7 +291,7 @@ fn best_paths(order: &Order<'_>, paths: usize) -> usize {
     let mut steps = vec![0.0; paths];
     order.each_ranked(|_, target, draft, before| {
         for (step, paths) in steps.iter_mut().zip(1..) {
-            *step += Skew { paths, below: 0.0 }.law(draft, before).min(target);
+            *step += Skew { paths, below: 0.0 }.prob(draft, before).min(target);
         }
     });
     // Fewer paths unless more are better by more than rounding.

@@ -14,7 +14,7 @@ use crate::draft::Draft;
 ///
 /// ```
 /// use forerun_verify::*;
-/// let draft = Draft::guess(2, [Token(1)])?;
+/// let draft = Draft::fixed_path(2, [Token(1)])?;
 /// let rows = [Dist::point(2, Token(1))?, Dist::point(2, Token(0))?];
 /// let verdict = NssRule.verify(&Block::new(&draft, &rows)?, &mut Random(Philox::new(1)))?;
 /// assert_eq!((verdict.accepted, verdict.next), (1, Token(0)));

@@ -3,11 +3,11 @@
 mod arrival;
 mod pool;
 
-use super::{Refusal, Rule, SLOTS_MAX, Verdict, draw_or, refuse, verdict};
+use super::{CANDIDATES_MAX, Refusal, Rule, Verdict, draw_or, refuse, verdict};
 use crate::block::Block;
 use crate::chance::{Chance, Weights};
 use crate::dist::Token;
-use crate::draft::{Draft, Node, Proposal, Scheme, Slot};
+use crate::draft::{Candidate, Draft, Node, Proposal, Scheme};
 use crate::profile::Ratio;
 use crate::residual::Residual;
 use crate::share::{Leftover, Take, left_at};
@@ -16,10 +16,10 @@ use pool::Pool;
 /// Pooled block verification: the rule for several paths.
 ///
 /// The tree is revealed depth by depth. Each drafted prefix has a *weight*, the chance that the
-/// accepted path reaches it; the weights of one depth add up to at most one. All slots of a depth
-/// compete for that one unit as if they arrived in random order: a drawn token asks for its share
-/// of the target's flow, and gets what those before it have left. Fixed tokens then take what the
-/// sampled ones leave of their flow, so they never cost a sampled path anything.
+/// accepted path reaches it; the weights of one depth add up to at most one. All candidates of a
+/// depth compete for that one unit as if they arrived in random order: a drawn token asks for its
+/// share of the target's flow, and gets what those before it have left. Fixed tokens then take what
+/// the sampled ones leave of their flow, so they never cost a sampled path anything.
 ///
 /// **Theorem (layer flow).** Let weights depend only on tokens up to their own depth, add up to
 /// `S(d) <= 1` at each depth `d`, and satisfy `E[w(ux)] <= w(u) * target(x|u)` given the tree to
@@ -30,16 +30,16 @@ use pool::Pool;
 /// the tree to depth `d`, is `r(d) + 1 - S(d)`; so the mass leaving at `(u, x)` is `R(u, x)`, and
 /// `W(u) target(x|u) - W(ux)` in expectation, which is what losslessness asks for.
 ///
-/// The pool meets the condition for any choice of its bars, which only decide how much is
-/// accepted. On one path this is [`BlockRule`](crate::BlockRule); on fixed tokens alone it accepts
-/// what [`NssRule`](crate::NssRule) does. Derived by this project; `docs/verification.md` has it in
-/// full. Lossless for independent slots and fixed tokens, at most 64 sampled slots at one depth.
-/// Not for trees without replacement: their slots are not independent.
+/// The pool meets the condition for any choice of its bars, which only decide how much is accepted.
+/// On one path this is [`BlockRule`](crate::BlockRule); on fixed tokens alone it accepts what
+/// [`NssRule`](crate::NssRule) does. Derived by this project; `docs/verification.md` has it in
+/// full. Lossless for independent candidates and fixed tokens, at most 64 sampled candidates at one
+/// depth. Not for trees without replacement: their candidates are not independent.
 ///
 /// ```
 /// use forerun_verify::*;
 /// // A sampled path beside a guess: either may be accepted.
-/// let mut tree = Draft::start(Scheme::Slots, 3);
+/// let mut tree = Draft::start(Scheme::Independent, 3);
 /// let row = tree.row(Dist::dense(vec![0.6, 0.2, 0.2])?)?;
 /// tree.sampled(Node::ROOT, row, Token(0))?;
 /// tree.fixed(Node::ROOT, Token(2))?;
@@ -60,19 +60,20 @@ impl Rule for PooledRule {
 
     fn admits(&self, draft: &Draft) -> Result<(), Refusal> {
         let refusal = |wants| refuse("pooled", draft, wants, "use traversal or fewer paths");
-        if !matches!(draft.scheme(), Scheme::Paths | Scheme::Slots) {
-            return Err(refusal("independent slots and fixed tokens"));
+        if !matches!(draft.scheme(), Scheme::Paths | Scheme::Independent) {
+            return Err(refusal("independent candidates and fixed tokens"));
         }
         let mut sampled: Vec<usize> = Vec::new();
         for node in std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, ..)| node)) {
             let depth = draft.depth(node);
             sampled.resize(sampled.len().max(depth + 1), 0);
-            sampled[depth] += draft.slots(node).iter().filter(|slot| slot.row.is_some()).count();
+            sampled[depth] +=
+                draft.candidates(node).iter().filter(|candidate| candidate.row.is_some()).count();
         }
-        if sampled.into_iter().all(|slots| slots <= SLOTS_MAX) {
+        if sampled.into_iter().all(|candidates| candidates <= CANDIDATES_MAX) {
             Ok(())
         } else {
-            Err(refusal("at most 64 sampled slots at one depth"))
+            Err(refusal("at most 64 sampled candidates at one depth"))
         }
     }
 
@@ -108,10 +109,10 @@ struct Place<'a> {
     takes: Takes<'a>,
 }
 
-/// What the sampled slots of a node take.
+/// What the sampled candidates of a node take.
 enum Takes<'a> {
     Nothing,
-    /// The layer's only slot: it takes the smaller of draft and weighted target.
+    /// The layer's only candidate: it takes the smaller of draft and weighted target.
     Only(Proposal<'a>),
     Pooled {
         ratio: Ratio<'a>,
@@ -129,25 +130,27 @@ impl<'a> Layer<'a> {
             .iter()
             .map(|&(node, weight)| Place { node, weight, fixed: vec![], takes: Takes::Nothing })
             .collect();
-        let slots: Vec<(usize, Slot)> = live
+        let candidates: Vec<(usize, Candidate)> = live
             .iter()
             .enumerate()
-            .flat_map(|(place, (node, _))| draft.slots(*node).iter().map(move |s| (place, *s)))
+            .flat_map(|(place, (node, _))| {
+                draft.candidates(*node).iter().map(move |it| (place, *it))
+            })
             .collect();
-        let sampled: Vec<(usize, Slot)> =
-            slots.iter().copied().filter(|(_, slot)| slot.row.is_some()).collect();
-        let fixed: Vec<(usize, Slot)> =
-            slots.iter().copied().filter(|(_, slot)| slot.row.is_none()).collect();
-        // What the pool takes of its one unit on average (asked for by fixed tokens alone), and
-        // what it took here.
+        let sampled: Vec<(usize, Candidate)> =
+            candidates.iter().copied().filter(|(_, candidate)| candidate.row.is_some()).collect();
+        let fixed: Vec<(usize, Candidate)> =
+            candidates.iter().copied().filter(|(_, candidate)| candidate.row.is_none()).collect();
+        // What the pool takes of its one unit on average (of use to fixed tokens alone), and what
+        // it took here.
         let (mean, used) = match sampled[..] {
             [] => (0.0, 0.0),
-            [(place, slot)] => {
+            [(place, candidate)] => {
                 let Place { node, weight, .. } = places[place];
-                let (target, token) = (block.target(node), draft.token(slot.child));
-                let proposal = draft.proposal(slot);
+                let (target, token) = (block.target(node), draft.token(candidate.child));
+                let proposal = draft.proposal(candidate);
                 let passes = (weight * target.prob(token) / proposal.prob(token)).min(1.0);
-                add(&mut next, slot.child, passes);
+                add(&mut next, candidate.child, passes);
                 places[place].takes = Takes::Only(proposal);
                 let mean = match fixed[..] {
                     [] => 0.0,
@@ -163,22 +166,22 @@ impl<'a> Layer<'a> {
                 (mean, used)
             }
         };
-        for (place, slot) in fixed {
+        for (place, candidate) in fixed {
             if mean >= 1.0 {
                 break;
             }
             let place = &mut places[place];
-            let token = draft.token(slot.child);
+            let token = draft.token(candidate.child);
             let left = place.left_at(block, token);
             place.fixed.push(token);
             // What the pool left here over what it leaves on average: one in expectation.
-            add(&mut next, slot.child, left * (1.0 - used).max(0.0) / (1.0 - mean));
+            add(&mut next, candidate.child, left * (1.0 - used).max(0.0) / (1.0 - mean));
         }
         next.retain(|(_, weight)| *weight > 0.0);
         (Self { reach: live.iter().map(|(_, weight)| weight).sum(), places }, next)
     }
 
-    /// Leaves at this depth with the probability that keeps the law, or not.
+    /// Leaves at this depth with the probability that losslessness asks for, or not.
     fn leave(&self, block: &Block<'_>, surely: bool, chance: &mut dyn Chance) -> Option<Verdict> {
         let masses: Vec<f64> = self.places.iter().map(|place| place.mass(block)).collect();
         let left: f64 = masses.iter().sum();
@@ -206,7 +209,7 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// Adds to the weight of a child, which several slots may lead to.
+/// Adds to the weight of a child, which several candidates may lead to.
 fn add(next: &mut Vec<(Node, f64)>, child: Node, weight: f64) {
     match next.iter_mut().find(|(node, _)| *node == child) {
         Some((_, total)) => *total += weight,
@@ -215,7 +218,7 @@ fn add(next: &mut Vec<(Node, f64)>, child: Node, weight: f64) {
 }
 
 impl<'a> Place<'a> {
-    /// What the sampled slots leave at a token; fixed children are not looked at.
+    /// What the sampled candidates leave at a token; fixed children are not looked at.
     fn left_at(&self, block: &Block<'a>, token: Token) -> f64 {
         let whole = self.weight * block.target(self.node).prob(token);
         match &self.takes {

@@ -45,7 +45,7 @@ impl Rule for RsdRule {
     }
 
     fn decide(&self, block: &Block<'_>, chance: &mut dyn Chance) -> Verdict {
-        walk(block, |node| match block.draft().slots(node) {
+        walk(block, |node| match block.draft().candidates(node) {
             [] => block.target(node).draw(chance),
             _ => try_children(block, node, chance),
         })
@@ -54,7 +54,7 @@ impl Rule for RsdRule {
 
 /// Whether the distinct children of each node can be read as drawn without replacement.
 pub(super) fn admits_distinct(rule: &'static str, draft: &Draft) -> Result<(), Refusal> {
-    (draft.scheme() != Scheme::Slots || draft.is_empty()).then_some(()).ok_or_else(|| {
+    (draft.scheme() != Scheme::Independent || draft.is_empty()).then_some(()).ok_or_else(|| {
         let wants = "paths of one drafter or children drawn without replacement";
         refuse(rule, draft, wants, "use pooled for fixed tokens and several drafters")
     })
@@ -63,9 +63,9 @@ pub(super) fn admits_distinct(rule: &'static str, draft: &Draft) -> Result<(), R
 /// The distinct children of a node in order of first appearance.
 pub(super) fn distinct_children(draft: &Draft, node: Node) -> Vec<Node> {
     let mut children: Vec<Node> = Vec::new();
-    for slot in draft.slots(node) {
-        if !children.contains(&slot.child) {
-            children.push(slot.child);
+    for candidate in draft.candidates(node) {
+        if !children.contains(&candidate.child) {
+            children.push(candidate.child);
         }
     }
     children

@@ -1,4 +1,4 @@
-//! Recursive rejection over the slots of each node, drawn tokens put back.
+//! Recursive rejection over the candidates of each node, drawn tokens put back.
 
 use super::{Refusal, Rule, Verdict, draw_or, refuse, walk};
 use crate::block::Block;
@@ -9,14 +9,14 @@ use crate::residual::Residual;
 
 /// Recursive rejection sampling (SpecInfer, Miao et al., arXiv 2305.09781).
 ///
-/// At each node the slots are tried in order: a token is accepted with probability
+/// At each node the candidates are tried in order: a token is accepted with probability
 /// `min(1, left / draft)`, where `left` is what earlier rejections have left of the target,
 /// normalised; a rejection takes `draft` from it. Where all fail, the next token is drawn from
 /// what is left.
 ///
-/// **Theorem.** Token verification, applied to what is left of the target: each slot passes on
-/// exactly the law the next one must produce. Slots must be independent given the tokens above;
-/// duplicates are tried again, and dropping them would be lossy. What is left is always
+/// **Theorem.** Token verification, applied to what is left of the target: each candidate passes on
+/// exactly the law the next one must produce. Candidates must be independent given the tokens
+/// above; duplicates are tried again, and dropping them would be lossy. What is left is always
 /// `relu(target - sum of c * draft)` for scalars `c`, so no row is copied.
 ///
 /// ```
@@ -40,24 +40,24 @@ impl Rule for SpecInferRule {
     }
 
     fn admits(&self, draft: &Draft) -> Result<(), Refusal> {
-        let independent = matches!(draft.scheme(), Scheme::Paths | Scheme::Slots);
-        independent
-            .then_some(())
-            .ok_or_else(|| refuse("specinfer", draft, "independent slots", "use rsd or traversal"))
+        let independent = matches!(draft.scheme(), Scheme::Paths | Scheme::Independent);
+        independent.then_some(()).ok_or_else(|| {
+            refuse("specinfer", draft, "independent candidates", "use rsd or traversal")
+        })
     }
 
     fn decide(&self, block: &Block<'_>, chance: &mut dyn Chance) -> Verdict {
-        walk(block, |node| try_slots(block, node, chance))
+        walk(block, |node| try_candidates(block, node, chance))
     }
 }
 
-fn try_slots(block: &Block<'_>, node: Node, chance: &mut dyn Chance) -> Token {
+fn try_candidates(block: &Block<'_>, node: Node, chance: &mut dyn Chance) -> Token {
     let (draft, target) = (block.draft(), block.target(node));
     let mut taken: Vec<(f64, Proposal<'_>)> = Vec::new();
     let mut rows = Vec::new();
     let mut residual = Residual::new((1.0, target), []);
-    for slot in draft.slots(node) {
-        let (token, proposal) = (draft.token(slot.child), draft.proposal(*slot));
+    for candidate in draft.candidates(node) {
+        let (token, proposal) = (draft.token(candidate.child), draft.proposal(*candidate));
         let left = residual.mass();
         if left <= 0.0 {
             // Only rounding can reject a token that had to be accepted.
@@ -68,10 +68,10 @@ fn try_slots(block: &Block<'_>, node: Node, chance: &mut dyn Chance) -> Token {
             return token;
         }
         // A row tried before is taken once more, in one term.
-        match rows.iter().position(|row| slot.row.is_some() && *row == slot.row) {
+        match rows.iter().position(|row| candidate.row.is_some() && *row == candidate.row) {
             Some(place) => taken[place].0 += left,
             None => {
-                rows.push(slot.row);
+                rows.push(candidate.row);
                 taken.push((left, proposal));
             }
         }

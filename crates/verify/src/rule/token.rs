@@ -41,14 +41,14 @@ impl Rule for TokenRule {
     fn decide(&self, block: &Block<'_>, chance: &mut dyn Chance) -> Verdict {
         let draft = block.draft();
         let mut last = crate::Node::ROOT;
-        for (node, slot) in draft.steps() {
-            let (target, token) = (block.target(node), draft.token(slot.child));
-            let proposal = draft.proposal(slot);
+        for (node, candidate) in draft.steps() {
+            let (target, token) = (block.target(node), draft.token(candidate.child));
+            let proposal = draft.proposal(candidate);
             if !chance.coin(target.prob(token) / proposal.prob(token)) {
                 let residual = Residual::new((1.0, target), [(1.0, proposal)]);
                 return verdict(block, node, draw_or(&residual, target, chance));
             }
-            last = slot.child;
+            last = candidate.child;
         }
         verdict(block, last, block.target(last).draw(chance))
     }

@@ -27,14 +27,14 @@ fn luck() -> impl Strategy<Value = Luck> {
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) scheme: Scheme,
-    /// Paths, or most slots or children of a node.
+    /// Paths, or most candidates or children of a node.
     pub(crate) width: usize,
     pub(crate) len: usize,
     /// Tokens before paths part.
     pub(crate) trunk: usize,
     luck: Luck,
     drafters: usize,
-    /// How many of eight slots hold fixed tokens, under [`Scheme::Slots`].
+    /// How many of eight candidates hold fixed tokens, under [`Scheme::Independent`].
     fixed: u64,
 }
 
@@ -112,7 +112,7 @@ struct Drawer<'a> {
     tree: DraftBuilder,
     /// The text that leads to each node.
     texts: Vec<Vec<Token>>,
-    /// The rows handed over already: a drafter draws all its slots at a node from one.
+    /// The rows handed over already: a drafter draws all its candidates at a node from one.
     handed: Vec<(usize, Node, RowId)>,
 }
 
@@ -134,7 +134,7 @@ impl Case {
         };
         match self.plan.scheme {
             Scheme::Paths => drawer.paths(),
-            Scheme::Slots => drawer.slots(),
+            Scheme::Independent => drawer.candidates(),
             Scheme::WithoutReplacement | Scheme::Beam => drawer.without_replacement(),
         }
         let target = |text: &Vec<Token>| rows[self.row_after(text, Speaker::Target)].clone();
@@ -218,7 +218,7 @@ impl Drawer<'_> {
         }
     }
 
-    fn slots(&mut self) {
+    fn candidates(&mut self) {
         let mut live = vec![Node::ROOT];
         for _ in 0..self.plan.len {
             let mut next = Vec::new();

@@ -51,7 +51,7 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 pub(crate) fn calls() -> impl Strategy<Value = Calls> {
-    let schemes = [Scheme::Paths, Scheme::Slots, Scheme::WithoutReplacement, Scheme::Beam];
+    let schemes = [Scheme::Paths, Scheme::Independent, Scheme::WithoutReplacement, Scheme::Beam];
     let scheme = prop::sample::select(schemes.to_vec());
     (vocab_len(), scheme, row(), vec(call(), 0..=24))
         .prop_map(|(vocab_len, scheme, first, calls)| Calls { vocab_len, scheme, first, calls })
@@ -65,8 +65,8 @@ struct Grown {
     rows: Vec<(RowId, Dist)>,
     /// Every node with its parent and its token, the root first.
     nodes: Vec<(Node, Node, Token)>,
-    /// Slots: parent, row and token.
-    slots: Vec<(Node, Option<RowId>, Token)>,
+    /// Candidates: parent, row and token.
+    candidates: Vec<(Node, Option<RowId>, Token)>,
 }
 
 impl Calls {
@@ -79,13 +79,13 @@ impl Calls {
             vocab_len,
             rows: Vec::new(),
             nodes: vec![(Node::ROOT, Node::ROOT, Token(0))],
-            slots: Vec::new(),
+            candidates: Vec::new(),
         };
         grown.hand_over(&self.first, false)?;
         for call in &self.calls {
             grown.make(call)?;
         }
-        let slots = grown.slots;
+        let candidates = grown.candidates;
         let finished = grown.tree.finish();
         match &finished {
             Ok(draft) => {
@@ -93,7 +93,7 @@ impl Calls {
                 let known = grown.nodes.iter().skip(1);
                 let known = known.map(|(node, parent, token)| (*node, *token, *parent));
                 prop_assert!(draft.nodes().eq(known));
-                for (parent, _, token) in slots {
+                for (parent, _, token) in candidates {
                     let child = draft.child(parent, token).unwrap();
                     prop_assert_eq!(draft.depth(child), draft.depth(parent) + 1);
                     let text = [draft.path_to(parent), vec![token]].concat();
@@ -144,7 +144,7 @@ impl Grown {
                 let parent = parent.get(&self.nodes).0;
                 let token = token(pick, &self.rows[0].1);
                 let scheme = self.scheme;
-                let forbidden = scheme != Scheme::Slots;
+                let forbidden = scheme != Scheme::Independent;
                 let wanted = self
                     .stray(token)
                     .or(forbidden.then_some(DraftError::FixedToken { token, scheme }));
@@ -167,8 +167,9 @@ impl Grown {
         possible: bool,
     ) -> Option<DraftError> {
         let scheme = self.scheme;
-        let here = || self.slots.iter().filter(|(parent, ..)| *parent == node);
-        let several = scheme != Scheme::Slots && here().any(|(_, known, _)| *known != Some(row));
+        let here = || self.candidates.iter().filter(|(parent, ..)| *parent == node);
+        let several =
+            scheme != Scheme::Independent && here().any(|(_, known, _)| *known != Some(row));
         let kept = matches!(scheme, Scheme::WithoutReplacement | Scheme::Beam);
         let twice = kept && here().any(|(.., known)| *known == token);
         self.stray(token)
@@ -181,7 +182,7 @@ impl Grown {
         &mut self,
         made: Result<Node, DraftError>,
         wanted: Option<DraftError>,
-        slot: (Node, Option<RowId>, Token),
+        candidate: (Node, Option<RowId>, Token),
     ) -> TestCaseResult {
         let node = match (made, wanted) {
             (Ok(node), None) => node,
@@ -190,7 +191,7 @@ impl Grown {
                 return Ok(());
             }
         };
-        let (parent, _, token) = slot;
+        let (parent, _, token) = candidate;
         match self
             .nodes
             .iter()
@@ -202,7 +203,7 @@ impl Grown {
                 self.nodes.push((node, parent, token));
             }
         }
-        self.slots.push(slot);
+        self.candidates.push(candidate);
         Ok(())
     }
 }

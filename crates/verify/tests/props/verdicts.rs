@@ -74,8 +74,9 @@ fn verdicts(rule: &dyn Rule, schemes: &[Scheme], width_max: usize) -> Found {
     })
 }
 
-const ALL: [Scheme; 4] = [Scheme::Paths, Scheme::Slots, Scheme::WithoutReplacement, Scheme::Beam];
-const INDEPENDENT: [Scheme; 2] = [Scheme::Paths, Scheme::Slots];
+const ALL: [Scheme; 4] =
+    [Scheme::Paths, Scheme::Independent, Scheme::WithoutReplacement, Scheme::Beam];
+const INDEPENDENT: [Scheme; 2] = [Scheme::Paths, Scheme::Independent];
 const DISTINCT: [Scheme; 3] = [Scheme::Paths, Scheme::WithoutReplacement, Scheme::Beam];
 
 pub(crate) fn token() -> Found {
@@ -122,8 +123,8 @@ fn position() -> impl Strategy<Value = u64> {
 pub(crate) fn coupled() -> Found {
     property((case(&ALL, 1..=4usize), position()), |(case, position)| {
         let (draft, rows) = case.draw();
-        let block = Block::new(&draft, &rows).unwrap();
-        let rule = CoupledRule { noise: Noise::new(case.seed), position };
+        let block = Block::new(&draft, &rows).unwrap().at(position);
+        let rule = CoupledRule { noise: Noise::new(case.seed) };
         prop_assert!(judge(&rule, &block, (case.temper, case.seed))?.is_some());
         Ok(())
     })
@@ -134,7 +135,7 @@ pub(crate) fn coupled_text() -> Found {
     let chosen = proptest::option::of(0..=4usize);
     property((case(&ALL, 1..=4usize), position(), chosen), |(case, position, drafted)| {
         let noise = Noise::new(case.seed);
-        let rule = CoupledRule { noise, position };
+        let rule = CoupledRule { noise };
         let rows: Vec<Dist> = case.rows.iter().map(|row| row.dist(case.vocab_len)).collect();
         let plain =
             chosen_text(noise, position, 14, |text| &rows[case.row_after(text, Speaker::Target)]);
@@ -142,7 +143,7 @@ pub(crate) fn coupled_text() -> Found {
             None => case.draw(),
             Some(len) => coupled_draft(&case, &rows, &plain[..len]),
         };
-        let block = Block::new(&draft, &after).unwrap();
+        let block = Block::new(&draft, &after).unwrap().at(position);
         let verdict = rule.verify(&block, &mut Random(Philox::new(0))).unwrap();
         let text = [draft.path_to(verdict.node), vec![verdict.next]].concat();
         prop_assert_eq!(&text[..], &plain[..text.len()]);
@@ -171,7 +172,7 @@ fn chosen_text<'a>(
 
 /// A drafter that guesses right.
 fn coupled_draft(case: &Case, rows: &[Dist], text: &[Token]) -> (Draft, Vec<Dist>) {
-    let draft = Draft::guess(case.vocab_len, text.iter().copied()).unwrap();
+    let draft = Draft::fixed_path(case.vocab_len, text.iter().copied()).unwrap();
     let after = |n: usize| rows[case.row_after(&text[..n], Speaker::Target)].clone();
     (draft, (0..=text.len()).map(after).collect())
 }
@@ -213,8 +214,8 @@ pub(crate) fn any_draft() -> Found {
         let rows: Vec<Dist> = rows.iter().map(|row| row.dist(calls.vocab_len)).collect();
         let target: Vec<Dist> =
             (0..=draft.len()).map(|node| rows[node % rows.len()].clone()).collect();
-        let block = Block::new(&draft, &target).unwrap();
-        let coupled = CoupledRule { noise: Noise::new(seed), position: seed % 1_000 };
+        let block = Block::new(&draft, &target).unwrap().at(seed % 1_000);
+        let coupled = CoupledRule { noise: Noise::new(seed) };
         for rule in RULES.into_iter().chain([&coupled as &dyn Rule]) {
             judge(rule, &block, (temper, seed))?;
         }
@@ -222,8 +223,8 @@ pub(crate) fn any_draft() -> Found {
     })
 }
 
-/// Wide drafts around the limit of 64 slots.
-pub(crate) fn many_slots() -> Found {
+/// Wide drafts around the limit of 64 candidates.
+pub(crate) fn many_candidates() -> Found {
     property(case(&INDEPENDENT, 50..=70usize), |mut case| {
         case.plan.len = case.plan.len.min(2);
         case.vocab_len = case.vocab_len.min(80);

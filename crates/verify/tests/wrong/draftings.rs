@@ -130,9 +130,9 @@ fn rebuilt(model: &Model, scheme: Scheme, paths: Vec<Vec<Token>>) -> Draft {
     tree.finish().unwrap()
 }
 
-/// A path of independent slots, the row it began with, and how likely each of its tokens was.
-fn slots(model: &Model, chance: &mut dyn Chance) -> (DraftBuilder, RowId, Vec<f64>) {
-    let mut tree = Draft::start(Scheme::Slots, model.shape().vocab_len);
+/// A path of independent candidates, the row it began with, and how likely each of its tokens was.
+fn candidates(model: &Model, chance: &mut dyn Chance) -> (DraftBuilder, RowId, Vec<f64>) {
+    let mut tree = Draft::start(Scheme::Independent, model.shape().vocab_len);
     let (mut node, mut path, mut rows, mut likelihoods) = (Node::ROOT, vec![], vec![], vec![]);
     while path.len() < model.shape().len {
         let row = model.draft(0, &path);
@@ -145,10 +145,10 @@ fn slots(model: &Model, chance: &mut dyn Chance) -> (DraftBuilder, RowId, Vec<f6
     (tree, rows[0], likelihoods)
 }
 
-/// A second slot at the root only where the first drew an unlikely token.
+/// A second candidate at the root only where the first drew an unlikely token.
 pub(crate) fn second_chance() -> impl Drafting {
     |model: &Model, chance: &mut dyn Chance| {
-        let (mut tree, row, likelihoods) = slots(model, chance);
+        let (mut tree, row, likelihoods) = candidates(model, chance);
         if likelihoods[0] < 0.5 {
             let token = model.draft(0, &[]).draw(chance);
             tree.sampled(Node::ROOT, row, token).unwrap();
@@ -162,7 +162,7 @@ pub(crate) fn second_chance() -> impl Drafting {
 /// of its own flow, and whether it is drafted only decides what that is called.)
 pub(crate) fn afterthought() -> impl Drafting {
     |model: &Model, chance: &mut dyn Chance| {
-        let (mut tree, _, likelihoods) = slots(model, chance);
+        let (mut tree, _, likelihoods) = candidates(model, chance);
         if likelihoods[1] < 0.5 {
             let fixed = top(model.draft(0, &[]));
             let node = tree.fixed(Node::ROOT, fixed).unwrap();

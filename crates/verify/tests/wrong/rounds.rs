@@ -30,7 +30,7 @@ pub(crate) fn tail_as_guess(
     tail: &[Token],
     _: &mut dyn Chance,
 ) -> Draft {
-    Draft::guess(model.shape().vocab_len, tail.iter().copied()).unwrap()
+    Draft::fixed_path(model.shape().vocab_len, tail.iter().copied()).unwrap()
 }
 
 /// As many tokens as the tail has, drawn anew.
@@ -109,7 +109,7 @@ fn text_error(model: &Model, procedure: impl FnMut(&mut dyn Chance) -> Vec<Token
         (from..text.len()).map(|n| model.target(&text[..n]).prob(text[n])).product()
     };
     let mut worst = 0.0_f64;
-    model.each_text(model.shape().len + 1, &mut |text, wanted| {
+    model.each_output(model.shape().len + 1, &mut |text, wanted| {
         let ends = 1..=text.len();
         let produced = ends.filter_map(|n| Some(commits.get(&text[..n])? * carried(text, n)));
         worst = worst.max((produced.sum::<f64>() - wanted).abs());

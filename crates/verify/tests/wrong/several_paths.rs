@@ -74,10 +74,11 @@ pub(crate) fn picked(seen: &Seen<'_>, fault: PickFault) -> Line {
     line
 }
 
-/// The tokens of the slots of a root that has [`PATHS`]: a child that is alone was drawn by all.
-fn root_slots(seen: &Seen<'_>) -> Vec<Token> {
+/// The tokens of the candidates of a root that has [`PATHS`]: a child that is alone was drawn by
+/// all.
+fn root_candidates(seen: &Seen<'_>) -> Vec<Token> {
     let children = seen.children(Node::ROOT);
-    (0..PATHS).map(|slot| children[slot.min(children.len() - 1)].1).collect()
+    (0..PATHS).map(|candidate| children[candidate.min(children.len() - 1)].1).collect()
 }
 
 /// Ends with a token at the root: accepted where it is drafted. For drafts one token deep.
@@ -102,7 +103,7 @@ fn rejection(seen: &Seen<'_>, tokens: Vec<Token>, chance: &mut dyn Chance) -> Ve
 }
 
 pub(crate) fn specinfer_sound(seen: &Seen<'_>, chance: &mut dyn Chance) -> Verdict {
-    rejection(seen, root_slots(seen), chance)
+    rejection(seen, root_candidates(seen), chance)
 }
 
 /// Tries a token that was drawn twice once, though the row still says it may come again.
@@ -114,7 +115,7 @@ pub(crate) fn specinfer_distinct(seen: &Seen<'_>, chance: &mut dyn Chance) -> Ve
 /// SpecTr's K-SEQ (arXiv 2310.15141) with a bar that need not be the right one.
 fn k_seq(seen: &Seen<'_>, bar: f64, chance: &mut dyn Chance) -> Verdict {
     let (target, row) = (seen.target(Node::ROOT), seen.draft(Node::ROOT));
-    for token in root_slots(seen) {
+    for token in root_candidates(seen) {
         if chance.coin(target[token.index()] / (bar * row[token.index()])) {
             return ended(seen, token, chance);
         }
@@ -127,7 +128,7 @@ fn k_seq(seen: &Seen<'_>, bar: f64, chance: &mut dyn Chance) -> Verdict {
     ended(seen, next, chance)
 }
 
-/// The bar of a single slot: with more of them the flow exceeds the target.
+/// The bar of a single candidate: with more of them the flow exceeds the target.
 pub(crate) fn k_seq_low(seen: &Seen<'_>, chance: &mut dyn Chance) -> Verdict {
     k_seq(seen, 1.0, chance)
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::read;
 use crate::api::error::ErrorObject;
-use crate::api::misc::{DetokenizeRequest, TemplateRequest, TokenizeRequest};
+use crate::api::tokens::{DetokenizeRequest, TemplateRequest, TokenizeRequest};
 use crate::api::types::{ChatRequest, CompletionRequest};
 
 /// What only programmers say, and of Rust.

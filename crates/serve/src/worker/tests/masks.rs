@@ -4,12 +4,12 @@ use std::sync::atomic::AtomicUsize;
 
 use super::*;
 
-/// Forbids nothing, and says what a mask takes. One that is prepared is there once it was asked for
-/// three times.
+/// Forbids nothing, and says how long a mask takes. A mask that is prepared is there at the third
+/// call.
 struct Takes {
     time: Duration,
     asked: usize,
-    /// Masks that a round was held up by.
+    /// Masks that held up a round.
     inline: Arc<AtomicUsize>,
 }
 
@@ -42,14 +42,14 @@ impl Constraint for Takes {
 }
 
 #[test]
-fn slow_masks_hold_up_nobody_but_their_own_text() {
-    let (mut worker, _jobs, _) = worker(false, 8);
+fn slow_masks_hold_up_nobody_but_their_own_sequence() {
+    let (mut worker, _requests, _) = worker(false, 8);
     let mut events = Vec::new();
     let ((quick, _), (slow, inline)) = (Takes::ms(1), Takes::ms(60));
     for (prompt, constraint) in [("abc", None), ("cab", quick), ("bca", slow)] {
-        let (mut job, receiver) = job(prompt, 100, vec![0]);
-        (job.constraint, job.drafting.adaptive) = (constraint, false);
-        worker.wait(vec![job]);
+        let (mut request, receiver) = request(prompt, 100, &[0]);
+        (request.constraint, request.drafting.adaptive) = (constraint, false);
+        worker.wait(vec![request]);
         events.push(receiver);
     }
     worker.admit();
@@ -67,15 +67,15 @@ fn slow_masks_hold_up_nobody_but_their_own_text() {
 }
 
 #[test]
-fn slow_masks_of_all_texts_change_nothing_they_say() {
+fn slow_masks_of_all_sequences_change_no_output() {
     let alone = Running::start(false);
-    let expected = ["abc", "cab", "bca"].map(|prompt| alone.text(prompt, 30, vec![]).text);
+    let expected = ["abc", "cab", "bca"].map(|prompt| alone.text(prompt, 30, &[]).text);
     alone.stop();
     let server = Running::start(false);
     let sent = ["abc", "cab", "bca"].map(|prompt| {
-        let (mut job, events) = job(prompt, 30, vec![0]);
-        job.constraint = Takes::ms(60).0;
-        server.send(job);
+        let (mut request, events) = request(prompt, 30, &[0]);
+        request.constraint = Takes::ms(60).0;
+        server.send(request);
         events
     });
     assert_eq!(sent.map(|events| done(events).text), expected);

@@ -12,18 +12,18 @@ fn held(worker: &Worker, client: Client) -> usize {
 
 #[test]
 fn a_client_that_waits_gets_its_share_of_slots_at_once() {
-    let (mut worker, _jobs, metrics) = worker(false, 8);
+    let (mut worker, _requests, metrics) = worker(false, 8);
     let mut hostile = Vec::new();
     for _ in 0..16 {
-        let (mut job, events) = job("abc", 60, vec![]);
-        job.client = HOSTILE;
+        let (mut request, events) = request("abc", 60, &[]);
+        request.client = HOSTILE;
         metrics.queued();
-        worker.wait(vec![job]);
+        worker.wait(vec![request]);
         hostile.push(events);
     }
     (0..5).for_each(|_| step(&mut worker));
     assert_eq!(held(&worker, HOSTILE), 3, "alone, a client has all slots");
-    let (mut polite, mut events) = job("cab", 20, vec![]);
+    let (mut polite, mut events) = request("cab", 20, &[]);
     polite.client = POLITE;
     metrics.queued();
     worker.wait(vec![polite]);
@@ -34,14 +34,15 @@ fn a_client_that_waits_gets_its_share_of_slots_at_once() {
         assert!(held(&worker, HOSTILE) <= 2, "in round {rounds}");
     }
     assert_eq!(rounds, 20, "a token in each round from the first on");
-    assert!(matches!(events.blocking_recv(), Some(Event::Round(_))));
-    // The one that made way comes back before those that have not begun, and says what it would have.
+    assert!(matches!(events.blocking_recv(), Some(Event::Progress(_))));
+    // The preempted one comes back before those that have not begun, with the output it would have
+    // had.
     while !worker.active.is_empty() || !worker.waiting.is_empty() {
         step(&mut worker);
     }
     drop(worker);
     let alone = Running::start(false);
-    let expected = alone.text("abc", 60, vec![]).text;
+    let expected = alone.text("abc", 60, &[]).text;
     alone.stop();
     for events in hostile {
         assert_eq!(done(events).text, expected);
@@ -52,35 +53,35 @@ fn a_client_that_waits_gets_its_share_of_slots_at_once() {
 }
 
 #[test]
-fn a_suspended_text_says_what_it_would_have_whatever_judges_its_drafts() {
+fn a_suspended_sequence_has_the_output_it_would_have_had_with_any_rule() {
     // Prompts that share nothing, so that what is suspended is prefilled again, in several rounds.
     let prompts = ["abcde", "cabed", "edabc"].map(|letters| letters.repeat(16));
     let sent = |rule: RuleChoice, prompt: &str| {
-        let (mut job, events) = job(prompt, 60, vec![0]);
-        job.client = HOSTILE;
-        job.drafting.rule = rule;
-        job.drafting.plan.verification = rule.verification(7);
-        job.drafting.adaptive = false;
-        (job, events)
+        let (mut request, events) = request(prompt, 60, &[0]);
+        request.client = HOSTILE;
+        request.drafting.rule = rule;
+        request.drafting.policy.rule = rule.with_seed(7);
+        request.drafting.adaptive = false;
+        (request, events)
     };
     for rule in [RuleChoice::Block, RuleChoice::Coupled] {
         let alone = Running::start(false);
         let expected = prompts.each_ref().map(|prompt| {
-            let (job, events) = sent(rule, prompt);
-            alone.send(job);
+            let (request, events) = sent(rule, prompt);
+            alone.send(request);
             done(events).text
         });
         alone.stop();
         for before in [1, 4, 8, 12] {
-            let (mut worker, _jobs, _) = worker(false, 8);
+            let (mut worker, _requests, _) = worker(false, 8);
             let mut texts = Vec::new();
             for prompt in &prompts {
-                let (job, events) = sent(rule, prompt);
-                worker.wait(vec![job]);
+                let (request, events) = sent(rule, prompt);
+                worker.wait(vec![request]);
                 texts.push(events);
             }
             (0..before).for_each(|_| step(&mut worker));
-            let (mut polite, _events) = job("cab", 3, vec![]);
+            let (mut polite, _events) = request("cab", 3, &[]);
             polite.client = POLITE;
             worker.wait(vec![polite]);
             while !worker.active.is_empty() || !worker.waiting.is_empty() {
@@ -96,13 +97,13 @@ fn a_suspended_text_says_what_it_would_have_whatever_judges_its_drafts() {
 
 #[test]
 fn clients_within_their_share_are_left_alone_and_take_turns() {
-    let (mut worker, _jobs, metrics) = worker(false, 8);
+    let (mut worker, _requests, metrics) = worker(false, 8);
     let mut events = Vec::new();
-    // Five clients with two texts each, three slots.
+    // Five clients with two sequences each, three slots.
     for client in [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] {
-        let (mut job, receiver) = job("abc", 4, vec![]);
-        job.client = Client::Key(client);
-        worker.wait(vec![job]);
+        let (mut request, receiver) = request("abc", 4, &[]);
+        request.client = Client::Key(client);
+        worker.wait(vec![request]);
         events.push(receiver);
     }
     let mut order = Vec::new();
@@ -118,20 +119,20 @@ fn clients_within_their_share_are_left_alone_and_take_turns() {
         }
     }
     assert_eq!(order, [0, 1, 2, 3, 4].map(Client::Key));
-    // The first three had their texts before, and none a second one.
+    // The first three had a sequence before, and none a second one.
     assert!(worker.active.iter().all(|text| matches!(text.client, Client::Key(0 | 3 | 4))));
     assert!(metrics.text().contains("vllm:num_preemptions_total{model_name=\"toy\"} 0"));
 }
 
 #[test]
-fn a_suspended_text_that_nobody_waits_for_is_dropped() {
-    let (mut worker, _jobs, metrics) = worker(false, 8);
+fn a_suspended_sequence_that_nobody_waits_for_is_dropped() {
+    let (mut worker, _requests, metrics) = worker(false, 8);
     let mut hostile = Vec::new();
     for client in [HOSTILE, HOSTILE, HOSTILE, POLITE] {
-        let (mut job, events) = job("abc", 50, vec![]);
-        job.client = client;
+        let (mut request, events) = request("abc", 50, &[]);
+        request.client = client;
         metrics.queued();
-        worker.wait(vec![job]);
+        worker.wait(vec![request]);
         step(&mut worker);
         hostile.push(events);
     }
@@ -146,15 +147,15 @@ fn a_suspended_text_that_nobody_waits_for_is_dropped() {
 fn cached_prefixes_are_shared_by_key_and_salt_alone() {
     let server = Running::start(false);
     let prompt = "abcde".repeat(20);
-    let (plain, fresh) = (server.text(&prompt, 5, vec![]).text, 0);
+    let (plain, fresh) = (server.text(&prompt, 5, &[]).text, 0);
     let sent = |client: Client, salt: Option<&str>, cache_prompt: bool| {
-        let (mut job, events) = job(&prompt, 5, vec![0]);
-        job.client = client;
-        job.cache = Cache { prompt: cache_prompt, salt: salt.map(Arc::from) };
-        server.send(job);
+        let (mut request, events) = request(&prompt, 5, &[0]);
+        request.client = client;
+        request.cache = CachePolicy { shared: cache_prompt, salt: salt.map(Arc::from) };
+        server.send(request);
         let done = done(events);
         assert_eq!(done.text, plain);
-        done.tally.cached
+        done.stats.cached
     };
     // Another scope finds nothing, also in the very slot that holds it; then it finds its own.
     for (client, salt) in [
@@ -172,12 +173,12 @@ fn cached_prefixes_are_shared_by_key_and_salt_alone() {
 
 #[test]
 fn nobody_waits_for_a_prompt_of_another_scope() {
-    let (mut worker, _jobs, _) = worker(false, 8);
+    let (mut worker, _requests, _) = worker(false, 8);
     let mut receivers = Vec::new();
     let mut held = |worker: &mut Worker, client: Client| {
-        let (mut job, events) = job(&"abcde".repeat(80), 5, vec![]);
-        job.client = client;
-        worker.wait(vec![job]);
+        let (mut request, events) = request(&"abcde".repeat(80), 5, &[]);
+        request.client = client;
+        worker.wait(vec![request]);
         worker.admit();
         receivers.push(events);
         worker.active.len()
@@ -189,28 +190,28 @@ fn nobody_waits_for_a_prompt_of_another_scope() {
 
 #[test]
 fn drafts_of_a_fixed_length_are_short_beside_a_client_that_asked_for_none() {
-    let (mut worker, _jobs, _) = worker(true, 8);
+    let (mut worker, _requests, _) = worker(true, 8);
     // A pass of either model takes a tenth of a second, and each token in it as much again.
     let slow = CostCurve::new([(1, 0.1), (65, 6.5)]);
-    let costs = Costs { target: slow.clone(), drafters: vec![Some(slow), None] };
+    let costs = Costs { target: slow.clone(), drafters: [(DrafterId(0), slow)].into() };
     worker.controller = Some(Controller::new(costs, Vec::new(), 4));
     let mut receivers = Vec::new();
-    let mut send = |worker: &mut Worker, client: Client, drafters: Vec<usize>| {
-        let (mut job, events) = job("abc", 400, drafters);
-        (job.client, job.drafting.adaptive) = (client, false);
-        worker.wait(vec![job]);
+    let mut send = |worker: &mut Worker, client: Client, drafters: &[usize]| {
+        let (mut request, events) = request("abc", 400, drafters);
+        (request.client, request.drafting.adaptive) = (client, false);
+        worker.wait(vec![request]);
         worker.admit();
         receivers.push(events);
     };
     let asked = |worker: &mut Worker| {
-        let load = worker.share_out();
-        worker.choose(load);
-        worker.active[0].generation.sequence().plan.draft_len
+        let load = worker.assign_phases();
+        worker.plan_drafts(load);
+        worker.active[0].drafts.plan().draft_len
     };
-    send(&mut worker, HOSTILE, vec![0]);
-    send(&mut worker, HOSTILE, vec![]);
+    send(&mut worker, HOSTILE, &[0]);
+    send(&mut worker, HOSTILE, &[]);
     assert_eq!(asked(&mut worker), 3, "as asked for, beside its own");
-    send(&mut worker, POLITE, vec![]);
+    send(&mut worker, POLITE, &[]);
     assert_eq!(
         asked(&mut worker),
         0,
@@ -221,18 +222,18 @@ fn drafts_of_a_fixed_length_are_short_beside_a_client_that_asked_for_none() {
     assert_eq!(asked(&mut worker), 0, "it may come again at any moment");
     worker.served.clear();
     assert_eq!(asked(&mut worker), 3);
-    send(&mut worker, POLITE, vec![0]);
+    send(&mut worker, POLITE, &[0]);
     assert_eq!(asked(&mut worker), 3, "nobody is held up by what all asked for");
 }
 
 #[test]
 fn the_slot_of_a_client_that_was_just_served_is_kept_for_a_moment() {
-    let (mut worker, _jobs, _) = worker(false, 8);
+    let (mut worker, _requests, _) = worker(false, 8);
     let mut receivers = Vec::new();
     let mut send = |worker: &mut Worker, client: Client| {
-        let (mut job, events) = job("abc", 400, vec![]);
-        job.client = client;
-        worker.wait(vec![job]);
+        let (mut request, events) = request("abc", 400, &[]);
+        request.client = client;
+        worker.wait(vec![request]);
         worker.admit();
         receivers.push(events);
     };
@@ -254,15 +255,15 @@ fn the_slot_of_a_client_that_was_just_served_is_kept_for_a_moment() {
 
 #[test]
 fn a_short_prompt_is_prefilled_beside_a_long_one() {
-    let (mut worker, _jobs, _) = worker(false, 8);
+    let (mut worker, _requests, _) = worker(false, 8);
     let mut receivers = Vec::new();
     for prompt in ["abc", &"abcde".repeat(60), &"edcba".repeat(6)] {
-        let (job, events) = job(prompt, 10, vec![]);
-        worker.wait(vec![job]);
+        let (request, events) = request(prompt, 10, &[]);
+        worker.wait(vec![request]);
         receivers.push(events);
     }
     worker.admit();
-    worker.share_out();
-    let parts: Vec<Part> = worker.active.iter().map(|text| text.part).collect();
-    assert_eq!(parts, [Part::Speaks, Part::Reads(16), Part::Reads(16)]);
+    worker.assign_phases();
+    let parts: Vec<Phase> = worker.active.iter().map(|text| text.phase).collect();
+    assert_eq!(parts, [Phase::Decode, Phase::Prefill(16), Phase::Prefill(16)]);
 }

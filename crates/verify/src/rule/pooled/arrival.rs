@@ -2,10 +2,10 @@
 
 use std::sync::LazyLock;
 
-use crate::rule::SLOTS_MAX;
+use crate::rule::CANDIDATES_MAX;
 
-/// A group of slots that behave alike: how many, the chance that one of them is still in the race,
-/// and the chance that it passes its bar.
+/// A group of candidates that behave alike: how many, the chance that one of them is still in the
+/// race, and the chance that it passes its bar.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Racers {
     pub(super) count: usize,
@@ -13,16 +13,17 @@ pub(super) struct Racers {
     pub(super) passes: f64,
 }
 
-/// For a slot of each group, the integral over its arrival time `t` in `[0, 1]` of the product
-/// over all *other* slots of `still - t * passes`: the chance that none of them passed before it.
+/// For a candidate of each group, the integral over its arrival time `t` in `[0, 1]` of the product
+/// over all *other* candidates of `still - t * passes`: the chance that none of them passed before
+/// it.
 ///
-/// A Gauss-Legendre rule of half as many nodes as slots is exact for it, and has positive terms
-/// alone.
+/// A Gauss-Legendre rule of half as many nodes as candidates is exact for it, and has positive
+/// terms alone.
 pub(super) fn first_chances(groups: &[Racers], chances: &mut Vec<f64>) {
-    let slots: usize = groups.iter().map(|group| group.count).sum();
+    let candidates: usize = groups.iter().map(|group| group.count).sum();
     chances.clear();
     chances.resize(groups.len(), 0.0);
-    for &(time, weight) in nodes(slots) {
+    for &(time, weight) in nodes(candidates) {
         for (one, chance) in chances.iter_mut().enumerate() {
             let mut product = weight;
             for (other, group) in groups.iter().enumerate() {
@@ -36,19 +37,20 @@ pub(super) fn first_chances(groups: &[Racers], chances: &mut Vec<f64>) {
     }
 }
 
-/// Nodes in `[0, 1]` and weights of the rule that is exact for the product of `slots - 1` factors.
-fn nodes(slots: usize) -> &'static [(f64, f64)] {
+/// Nodes in `[0, 1]` and weights of the rule that is exact for the product of `candidates - 1`
+/// factors.
+fn nodes(candidates: usize) -> &'static [(f64, f64)] {
     static RULES: LazyLock<Vec<Vec<(f64, f64)>>> = LazyLock::new(|| {
         let mut roots = vec![];
-        (1..=SLOTS_MAX / 2)
+        (1..=CANDIDATES_MAX / 2)
             .map(|degree| {
                 roots = legendre_roots(degree, &roots);
                 roots.iter().map(|root| node(degree, *root)).collect()
             })
             .collect()
     });
-    assert!(slots <= SLOTS_MAX, "refused on admission");
-    &RULES[slots.div_ceil(2).max(1) - 1]
+    assert!(candidates <= CANDIDATES_MAX, "refused on admission");
+    &RULES[candidates.div_ceil(2).max(1) - 1]
 }
 
 /// The roots of a Legendre polynomial, one between each two neighbours among the ends of the
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_slots_have_the_closed_form() {
+    fn two_candidates_have_the_closed_form() {
         let groups = [
             Racers { count: 1, still: 1.0, passes: 0.3 },
             Racers { count: 1, still: 0.9, passes: 0.8 },
@@ -105,16 +107,16 @@ mod tests {
         assert!((chances[1] - (1.0 - 0.15)).abs() < 1e-15);
     }
 
-    /// `n` equal slots: the integral of `(1 - a t)^(n-1)` is `(1 - (1 - a)^n) / (n a)`.
+    /// `n` equal candidates: the integral of `(1 - a t)^(n-1)` is `(1 - (1 - a)^n) / (n a)`.
     #[test]
-    fn equal_slots_have_the_closed_form_up_to_the_limit() {
-        for slots in 1..=SLOTS_MAX {
+    fn equal_candidates_have_the_closed_form_up_to_the_limit() {
+        for candidates in 1..=CANDIDATES_MAX {
             for passes in [0.05, 0.5, 1.0_f64] {
                 let mut chances = Vec::new();
-                first_chances(&[Racers { count: slots, still: 1.0, passes }], &mut chances);
-                let none = (0..slots).fold(1.0, |none, _| none * (1.0 - passes));
-                let truth = (1.0 - none) / (slots as f64 * passes);
-                assert!((chances[0] - truth).abs() < 1e-13, "{slots} slots at {passes}");
+                first_chances(&[Racers { count: candidates, still: 1.0, passes }], &mut chances);
+                let none = (0..candidates).fold(1.0, |none, _| none * (1.0 - passes));
+                let truth = (1.0 - none) / (candidates as f64 * passes);
+                assert!((chances[0] - truth).abs() < 1e-13, "{candidates} candidates at {passes}");
             }
         }
     }

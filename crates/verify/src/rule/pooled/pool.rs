@@ -1,17 +1,17 @@
-//! One depth's pool: all sampled slots share one unit of weight, in random order.
+//! One depth's pool: all sampled candidates share one unit of weight, in random order.
 //!
-//! Slots at one node that were drawn from one row are alike and form a group. A group's *demand*
-//! for a token is its share of the node's flow over the row's probability; a drawn token passes
-//! with probability `min(1, demand / bar)`. The bar would ideally be the chance that the pool is
-//! still full when the slot arrives, which depends on all bars: [`Pool::new`] looks for that fixed
-//! point. Whatever it finds is lossless, because a passing token is granted no more than the
-//! smaller of bar and chance; only the accepted length depends on how good it is.
+//! Candidates at one node that were drawn from one row are alike and form a group. A group's
+//! *demand* for a token is its share of the node's flow over the row's probability; a drawn token
+//! passes with probability `min(1, demand / bar)`. The bar would ideally be the chance that the
+//! pool is still full when the candidate arrives, which depends on all bars: [`Pool::new`] looks
+//! for that fixed point. Whatever it finds is lossless, because a passing token is granted no more
+//! than the smaller of bar and chance; only the accepted length depends on how good it is.
 
 use super::arrival::{Racers, first_chances};
 use super::{Place, Takes};
 use crate::block::Block;
 use crate::dist::Dist;
-use crate::draft::{Draft, Node, RowId, Slot};
+use crate::draft::{Candidate, Draft, Node, RowId};
 use crate::profile::{Class, Profile, Ratio};
 use crate::share::{Piece, Take};
 
@@ -25,7 +25,7 @@ struct Group<'a> {
     row_id: RowId,
     row: &'a Dist,
     count: usize,
-    /// What turns a ratio into a demand: the node's weight over its number of slots.
+    /// What turns a ratio into a demand: the node's weight over its number of candidates.
     demand: f64,
     profile: Profile,
 }
@@ -55,7 +55,11 @@ pub(super) struct Pool<'a> {
 
 impl<'a> Pool<'a> {
     /// Sets the bars from the rows alone: which tokens were drawn is not looked at.
-    pub(super) fn new(block: &Block<'a>, live: &[(Node, f64)], sampled: &[(usize, Slot)]) -> Self {
+    pub(super) fn new(
+        block: &Block<'a>,
+        live: &[(Node, f64)],
+        sampled: &[(usize, Candidate)],
+    ) -> Self {
         let draft = block.draft();
         let mut groups: Vec<Group<'a>> = Vec::new();
         let mut ratios = Vec::new();
@@ -94,22 +98,23 @@ impl<'a> Pool<'a> {
     pub(super) fn realise(
         &self,
         draft: &Draft,
-        sampled: &[(usize, Slot)],
+        sampled: &[(usize, Candidate)],
         mut give: impl FnMut(Node, f64),
     ) -> f64 {
-        let slots: Vec<(usize, f64)> = sampled
+        let candidates: Vec<(usize, f64)> = sampled
             .iter()
-            .map(|(place, slot)| {
-                let same = |g: &Group<'_>| g.place == *place && Some(g.row_id) == slot.row;
-                let group = self.groups.iter().position(same).expect("every slot has a group");
-                let ratio = self.ratios[*place].as_ref().expect("a place with slots has a ratio");
-                (group, ratio.at(draft.token(slot.child)))
+            .map(|(place, candidate)| {
+                let same = |g: &Group<'_>| g.place == *place && Some(g.row_id) == candidate.row;
+                let group = self.groups.iter().position(same).expect("every candidate has a group");
+                let ratio =
+                    self.ratios[*place].as_ref().expect("a place with candidates has a ratio");
+                (group, ratio.at(draft.token(candidate.child)))
             })
             .collect();
         let (mut full, mut used) = (1.0, 0.0);
         let mut chances = Vec::new();
         for class in &self.classes {
-            let racers: Vec<Racers> = slots
+            let racers: Vec<Racers> = candidates
                 .iter()
                 .map(|&(group, ratio)| Racers {
                     count: 1,
@@ -118,13 +123,13 @@ impl<'a> Pool<'a> {
                 })
                 .collect();
             first_chances(&racers, &mut chances);
-            for (((_, slot), &(group, _)), (racer, chance)) in
-                sampled.iter().zip(&slots).zip(racers.iter().zip(&chances))
+            for (((_, candidate), &(group, _)), (racer, chance)) in
+                sampled.iter().zip(&candidates).zip(racers.iter().zip(&chances))
             {
                 let offer = &class[group];
                 if racer.passes > 0.0 && offer.chance > 0.0 {
                     let given = full * (offer.grant / offer.chance) * racer.passes * chance;
-                    give(slot.child, given);
+                    give(candidate.child, given);
                     used += given;
                 }
             }
@@ -133,7 +138,7 @@ impl<'a> Pool<'a> {
         used
     }
 
-    /// Tells each place what its slots take.
+    /// Tells each place what its candidates take.
     pub(super) fn settle(self, places: &mut [Place<'a>]) {
         for (place, ratio) in self.ratios.into_iter().enumerate() {
             let Some(ratio) = ratio else { continue };
@@ -217,7 +222,7 @@ impl<'g, 'a> Search<'g, 'a> {
 
     /// Sets the bars of one class: near the fixed point, where answers are exact.
     fn solve(&mut self, class: impl Fn(usize) -> Class) -> Offers {
-        self.classes.iter_mut().enumerate().for_each(|(index, slot)| *slot = class(index));
+        self.classes.iter_mut().enumerate().for_each(|(index, it)| *it = class(index));
         self.find_fixed_point();
         for ((ratio, bar), group) in self.ratios.iter_mut().zip(&self.bars).zip(self.groups) {
             *ratio = group.profile.snap(bar / group.demand);

@@ -1,0 +1,129 @@
+//! What is decoded to measure and to test: the user's prompts, or the field's, which are built in.
+
+use std::path::Path;
+
+use forerun_decode::{ChatOptions, ChatTemplate, Message};
+
+use crate::error::{Error, Result};
+
+/// A question, and what kind of question it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// Its name in the set it comes from, or its number.
+    pub id: String,
+    /// The task it belongs to.
+    pub task: String,
+    /// What is asked.
+    pub text: String,
+}
+
+/// Questions of different kinds, for a first impression.
+const FEW: [&str; 5] = [
+    "Write a short story about a lighthouse keeper who finds a message in a bottle.",
+    "Explain to a beginner how a hash map works and when it is slow.",
+    "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
+    "A farmer has 17 sheep. All but 9 run away. How many are left? Think step by step.",
+    "List the planets of the solar system with one sentence about each.",
+];
+
+/// The field's prompts; where they come from is in `bench/prompts/README.md`.
+const FIELD: [&str; 3] = [
+    include_str!("../../../bench/prompts/spec_bench.jsonl"),
+    include_str!("../../../bench/prompts/human_eval.jsonl"),
+    include_str!("../../../bench/prompts/gsm8k.jsonl"),
+];
+
+/// A few prompts of different kinds.
+pub fn few() -> Vec<Prompt> {
+    let prompt = |(index, text): (usize, &&str)| Prompt {
+        id: (index + 1).to_string(),
+        task: "general".to_owned(),
+        text: (*text).to_owned(),
+    };
+    FEW.iter().enumerate().map(prompt).collect()
+}
+
+/// All prompts of the field's sets.
+pub fn field() -> Vec<Prompt> {
+    let lines = FIELD.iter().flat_map(|set| set.lines());
+    lines.map(|line| read(line, 0).expect("the built-in prompts are right")).collect()
+}
+
+/// The prompts of a file: on each line a JSON object with "prompt", perhaps "task" and "id", or a
+/// prompt as it is.
+///
+/// # Errors
+/// Where the file cannot be read or has none.
+pub fn file(path: &Path) -> Result<Vec<Prompt>> {
+    let text = std::fs::read_to_string(path).map_err(Error::reading(path))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let read = |(index, line): (usize, &str)| {
+        let line_of = |source| {
+            let (path, source) = (path.to_owned(), Box::new(source));
+            Error::Line { path, line: index + 1, source }
+        };
+        read(line, index + 1).map_err(line_of)
+    };
+    let all: Vec<Prompt> = lines.map(read).collect::<Result<_>>()?;
+    if all.is_empty() {
+        return Err(Error::refused(format!("{} has no prompt", path.display())));
+    }
+    Ok(all)
+}
+
+/// A line that is a JSON object has its prompt in it; any other is one.
+fn read(line: &str, number: usize) -> Result<Prompt> {
+    if !line.trim_start().starts_with('{') {
+        let task = "prompts".to_owned();
+        return Ok(Prompt { id: number.to_string(), task, text: line.to_owned() });
+    }
+    let object: serde_json::Value = serde_json::from_str(line)?;
+    let field = |name: &str| object.get(name).and_then(serde_json::Value::as_str);
+    let text = field("prompt")
+        .ok_or_else(|| Error::refused("an object without a \"prompt\" that is text"))?;
+    Ok(Prompt {
+        id: field("id").map_or_else(|| number.to_string(), str::to_owned),
+        task: field("task").unwrap_or("prompts").to_owned(),
+        text: text.to_owned(),
+    })
+}
+
+/// The prompts in a model's chat format, where it has one.
+///
+/// # Errors
+/// Where the template is broken.
+pub fn in_chat_format(prompts: &[Prompt], template: Option<&str>) -> Result<Vec<String>> {
+    let Some(source) = template else {
+        return Ok(prompts.iter().map(|prompt| prompt.text.clone()).collect());
+    };
+    let template = ChatTemplate::new(source, None, None).map_err(Error::Chat)?;
+    let render = |prompt: &Prompt| {
+        let messages = [Message::new("user", prompt.text.clone())];
+        template.render(&messages, &ChatOptions::default()).map_err(Error::Chat)
+    };
+    prompts.iter().map(render).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_prompt_or_an_object_with_one() {
+        assert_eq!(read("Hello {there}", 3).unwrap().text, "Hello {there}");
+        let object = read(r#"{"id": "a", "task": "qa", "prompt": "Hi"}"#, 3).unwrap();
+        let (id, task, text) = ("a".to_owned(), "qa".to_owned(), "Hi".to_owned());
+        assert_eq!(object, Prompt { id, task, text });
+        let error = read(r#"{"text": "Hi"}"#, 3).unwrap_err().to_string();
+        assert!(error.contains("\"prompt\""), "{error}");
+        assert!(read("{", 3).is_err());
+    }
+
+    #[test]
+    fn the_field_s_tasks_are_there() {
+        let mut tasks: Vec<String> = field().into_iter().map(|prompt| prompt.task).collect();
+        tasks.dedup();
+        let all = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"];
+        assert_eq!(tasks, [&all[..], &["human_eval", "gsm8k"]].concat());
+    }
+}

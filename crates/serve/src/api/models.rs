@@ -1,0 +1,120 @@
+//! `GET /v1/models`, `/v1/models/{model}` and `/props`: what is served, and with which defaults.
+
+use axum::Json;
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use forerun_decode::RuleChoice;
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::error::{ApiError, ErrorBody};
+use super::extract::Shared;
+use crate::service::Service;
+
+/// The models.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Models {
+    object: &'static str,
+    data: Vec<ModelCard>,
+}
+
+/// A model.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ModelCard {
+    id: String,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    /// Tokens of context a request has.
+    max_model_len: usize,
+    /// What the file says of the model.
+    meta: Value,
+}
+
+fn card(service: &Service, name: &str) -> ModelCard {
+    let model = &service.model;
+    ModelCard {
+        id: name.to_owned(),
+        object: "model",
+        created: 0,
+        owned_by: "forerun",
+        max_model_len: service.context_len,
+        meta: json!({
+            "description": model.description,
+            "n_params": model.parameters,
+            "size": model.size,
+            "n_vocab": service.tokenizer.vocab_len(),
+            "n_ctx_train": model.trained_len,
+        }),
+    }
+}
+
+/// Lists the models.
+#[utoipa::path(
+    get,
+    path = "/v1/models",
+    responses((status = 200, body = Models), (status = "4XX", body = ErrorBody))
+)]
+pub(crate) async fn models(Shared(service): Shared) -> Json<Models> {
+    let data = service.model.names.iter().map(|name| card(&service, name)).collect();
+    Json(Models { object: "list", data })
+}
+
+/// Describes a model.
+#[utoipa::path(
+    get,
+    path = "/v1/models/{model}",
+    params(("model" = String, Path, description = "Its name")),
+    responses((status = 200, body = ModelCard), (status = "4XX", body = ErrorBody))
+)]
+pub(crate) async fn model(
+    Shared(service): Shared,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<ModelCard>, ApiError> {
+    let Path(name) =
+        name.map_err(|_| ApiError::field("model", "the model's name in the path is not UTF-8"))?;
+    let names = &service.model.names;
+    let known = names.contains(&name);
+    known.then(|| Json(card(&service, &name))).ok_or_else(|| ApiError::no_model(&name, names))
+}
+
+/// The defaults of requests.
+#[utoipa::path(
+    get,
+    path = "/props",
+    responses((status = 200, body = Value), (status = "4XX", body = ErrorBody))
+)]
+pub(crate) async fn props(Shared(service): Shared) -> Json<Value> {
+    let (drafts, sampling) = (&service.drafts, &service.sampling);
+    let drafters: Vec<&str> = drafts.drafters.iter().map(|drafter| drafter.kind.name()).collect();
+    Json(json!({
+        "model_alias": service.model.names[0],
+        "model_path": service.model.file,
+        "chat_template": service.template_source,
+        "total_slots": service.slot_count,
+        "build_info": concat!("forerun-", env!("CARGO_PKG_VERSION")),
+        "default_generation_settings": {
+            "n_ctx": service.context_len,
+            "params": {
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k,
+                "top_p": sampling.top_p,
+                "min_p": sampling.min_p,
+                "typical_p": sampling.typical_p,
+                "repeat_penalty": sampling.repeat_penalty,
+                "repeat_last_n": sampling.repeat_last_n,
+                "presence_penalty": sampling.presence_penalty,
+                "frequency_penalty": sampling.frequency_penalty,
+            },
+        },
+        "speculative": {
+            "drafters": drafters,
+            "rules": RuleChoice::ALL.map(RuleChoice::name),
+            "rule": drafts.rule.map(RuleChoice::name),
+            "length_max": drafts.length,
+            "paths_max": drafts.width,
+            "adaptive": drafts.adaptive,
+        },
+    }))
+}

@@ -1,0 +1,97 @@
+//! What a server or a host is started with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forerun_decode::{
+    ChatTemplate, Controller, Decoder, DrafterInfo, RuleChoice, Sampling, Tokenizer,
+};
+
+/// The models, and the defaults of requests to them.
+pub struct Engine {
+    /// The target model and the drafters.
+    pub decoder: Decoder,
+    /// Decides how much is drafted; `None` if that is fixed.
+    pub controller: Option<Controller>,
+    /// The target's vocabulary.
+    pub tokenizer: Arc<dyn Tokenizer>,
+    /// Turns conversations into prompts; without it there are no chats.
+    pub template: Option<ChatTemplate>,
+    /// The source of the template, for `/props`.
+    pub template_source: String,
+    /// Sampling parameters that a request does not set.
+    pub sampling: Sampling,
+    /// What is drafted unless a request says otherwise.
+    pub drafts: DraftDefaults,
+    /// What the model is.
+    pub model: ModelInfo,
+}
+
+/// What is drafted unless a request says otherwise.
+#[derive(Debug, Clone)]
+pub struct DraftDefaults {
+    /// The drafters, in the decoder's order.
+    pub drafters: Vec<DrafterInfo>,
+    /// Tokens of a path: always, or at most if drafts are adaptive.
+    pub length: usize,
+    /// Paths of the draft model.
+    pub width: usize,
+    /// Whether a draft may end early.
+    pub may_stop: bool,
+    /// Whether a controller decides.
+    pub adaptive: bool,
+    /// The verification rule, if one was chosen.
+    pub rule: Option<RuleChoice>,
+}
+
+/// What the model is.
+#[derive(Debug, Clone)]
+pub struct ModelInfo {
+    /// Its names in requests; responses use the first one unless a request names another.
+    pub names: Vec<String>,
+    /// The name of its file.
+    pub file: String,
+    /// Its architecture and size, in words.
+    pub description: String,
+    /// The number of its parameters.
+    pub parameters: u64,
+    /// Bytes of its file.
+    pub size: u64,
+    /// Tokens of context it was trained with.
+    pub trained_len: usize,
+}
+
+/// How requests are served, whatever front end they come from.
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// Most sequences that wait.
+    pub queue_max: usize,
+    /// Most time a request may take, waiting included.
+    pub timeout: Duration,
+    /// Whether prompts are logged.
+    pub log_prompts: bool,
+    /// Whether the text of a control token in a message becomes that token.
+    pub parse_special: bool,
+}
+
+/// How the HTTP server behaves.
+#[derive(Debug, Clone)]
+pub struct ServeConfig {
+    /// How requests are served once they were read.
+    pub host: HostConfig,
+    /// The API keys. Every request must have one of them; if there are none, no key is needed.
+    pub api_keys: Vec<String>,
+    /// Host names that a server without keys answers to, beside `localhost` and addresses; `*` for
+    /// any.
+    pub allowed_hosts: Vec<String>,
+    /// Most time a client may take to send a request.
+    pub read_timeout: Duration,
+    /// Most time a client may take no byte of its response.
+    pub write_timeout: Duration,
+    /// Most connections at once.
+    pub connections_max: usize,
+    /// Most bytes of a request.
+    pub body_max: usize,
+    /// How long sequences may go on once the server is told to stop.
+    pub grace: Duration,
+}

@@ -1,0 +1,100 @@
+//! A toy engine and its settings, for tests.
+#![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forerun_decode::{
+    Decoder, Drafter, ModelDrafter, PredictedDrafter, Sampling, Special, Token, TokenizeError,
+    Tokenizer, ToyEngine, ToyModel,
+};
+
+use crate::config::{DraftDefaults, Engine, HostConfig, ModelInfo};
+
+/// Tokens of [`Letters`].
+pub(crate) const VOCAB: usize = 6;
+
+/// The end token of [`Letters`].
+pub(crate) const END: Token = Token(5);
+
+/// Tokens are the letters a to e, and an end.
+pub(crate) struct Letters;
+
+impl Tokenizer for Letters {
+    fn vocab_len(&self) -> usize {
+        VOCAB
+    }
+    fn tokenize(&self, text: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
+        Ok(text.bytes().map(|byte| Token(u32::from(byte - b'a'))).collect())
+    }
+    fn start(&self) -> Option<Token> {
+        None
+    }
+    fn is_end(&self, token: Token) -> bool {
+        token == END
+    }
+    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
+        out.push(b'a' + u8::try_from(token.0).unwrap());
+    }
+}
+
+/// A model of so many tokens.
+pub(crate) fn model(vocab_len: usize, seed: u64) -> ToyModel {
+    ToyModel { vocab_len, order: 3, seed, spread: 2.0 }
+}
+
+/// An engine of [`Letters`] with three slots.
+pub(crate) fn toy(seed: u64, paths_max: usize) -> Box<dyn forerun_decode::Engine> {
+    Box::new(ToyEngine::new(model(VOCAB, seed), 512).slots(3).paths(paths_max))
+}
+
+/// A target of [`Letters`], a draft model, and drafts from predictions.
+pub(crate) fn engine() -> Engine {
+    engine_of(Arc::new(Letters), toy(1, 1))
+}
+
+/// This target, a draft model with the same vocabulary, and drafts from predictions.
+pub(crate) fn engine_of(
+    tokenizer: Arc<dyn Tokenizer>,
+    target: Box<dyn forerun_decode::Engine>,
+) -> Engine {
+    let drafter = ToyEngine::new(model(tokenizer.vocab_len(), 2), target.context_len());
+    let drafter = ModelDrafter::new(Box::new(drafter.slots(target.slot_count()).paths(1)));
+    let drafters: Vec<Box<dyn Drafter>> =
+        vec![Box::new(drafter), Box::new(PredictedDrafter::default())];
+    let decoder = Decoder::new(target, drafters).unwrap();
+    Engine {
+        controller: None,
+        tokenizer,
+        template: None,
+        template_source: String::new(),
+        sampling: Sampling::unshaped(),
+        drafts: DraftDefaults {
+            drafters: decoder.drafters().infos(),
+            length: 3,
+            width: 1,
+            may_stop: false,
+            adaptive: false,
+            rule: None,
+        },
+        decoder,
+        model: ModelInfo {
+            names: vec!["toy".to_owned()],
+            file: String::new(),
+            description: String::new(),
+            parameters: 0,
+            size: 0,
+            trained_len: 512,
+        },
+    }
+}
+
+/// So many sequences may wait.
+pub(crate) fn config(queue_max: usize) -> HostConfig {
+    HostConfig {
+        queue_max,
+        timeout: Duration::from_secs(60),
+        log_prompts: false,
+        parse_special: false,
+    }
+}

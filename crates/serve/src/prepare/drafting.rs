@@ -1,0 +1,170 @@
+//! What is drafted for a request, and which rule verifies it.
+
+use forerun_decode::{DraftPolicy, DrafterInfo, DrafterKind, Drafts, RuleChoice, Token};
+
+use super::SpeculativeParameters;
+use crate::error::RequestError;
+use crate::request::Drafting;
+use crate::service::Service;
+
+impl Service {
+    /// Decides what is drafted and which rule verifies it.
+    pub(super) fn drafting(
+        &self,
+        set: &SpeculativeParameters,
+        seeded: bool,
+        prediction: &[Token],
+    ) -> Result<Drafting, RequestError> {
+        let refuse = |field: &str, message: String| {
+            Err(RequestError::parameter(format!("speculative.{field}"), message))
+        };
+        let rule = match &set.rule {
+            Some(name) => Some(
+                name.parse::<RuleChoice>()
+                    .map_err(|error| RequestError::parameter("speculative.rule", error))?,
+            ),
+            None => None,
+        };
+        if set.enabled == Some(false) {
+            let fields = [
+                ("drafter", set.drafter.is_some()),
+                ("length", set.length.is_some()),
+                ("paths", set.paths.is_some()),
+            ];
+            if let Some((field, _)) = fields.into_iter().find(|(_, is_set)| *is_set) {
+                let message = format!("`enabled` is false, and `{field}` would do nothing");
+                return refuse(field, message);
+            }
+            return Ok(plain(rule, seeded, true));
+        }
+        let drafters = self.drafters_for(set, prediction)?;
+        if drafters.is_empty() {
+            let expects_drafts = set.enabled == Some(true) || set.length.is_some();
+            if expects_drafts || set.paths.is_some() {
+                let message = "this server has nothing that drafts: start it with \
+                               --spec-draft-model FILE or --spec-type ngram";
+                return refuse("enabled", message.to_owned());
+            }
+            return Ok(plain(rule, seeded, false));
+        }
+        let own = &self.drafts;
+        let width = self.width_for(set, &drafters)?;
+        let has_model = drafters.iter().any(|drafter| drafter.kind.is_model());
+        if let Some(length) = set.length.filter(|len| !(1..=own.length).contains(len)) {
+            let most = own.length;
+            let message = format!(
+                "length is {length}; expected 1 to {most}, the most draft tokens this server \
+                 takes (--spec-draft-n-max)"
+            );
+            return refuse("length", message);
+        }
+        let together = drafters.len() + width - 1 <= self.paths_max;
+        let several = together && (drafters.len() > 1 || width > 1);
+        let default = match own.rule {
+            // A seed determines the output, whatever is drafted.
+            _ if seeded => RuleChoice::Coupled,
+            Some(rule) => rule,
+            None if several => RuleChoice::Pooled,
+            None => RuleChoice::Block,
+        };
+        let rule = rule.unwrap_or(default);
+        let width =
+            if seeded && set.paths.is_none() && rule == RuleChoice::Coupled { 1 } else { width };
+        let drafts = Drafts {
+            drafters: if together { drafters.len() } else { 1 },
+            has_model,
+            may_stop: own.may_stop,
+            width,
+            paths: None,
+        };
+        let scheme = rule
+            .scheme(&drafts)
+            .map_err(|error| RequestError::parameter("speculative.rule", error))?;
+        let drafters = drafters.into_iter().map(|drafter| drafter.id).collect();
+        let draft_len_max = set.length.unwrap_or(own.length);
+        let policy = DraftPolicy::drafted(drafters, draft_len_max, rule.with_seed(0));
+        let policy = policy.wide(width).drawn(scheme);
+        let adaptive = own.adaptive && set.length.is_none();
+        Ok(Drafting { policy, rule, adaptive, refused: false })
+    }
+
+    /// How many paths the draft model draws.
+    fn width_for(
+        &self,
+        set: &SpeculativeParameters,
+        drafters: &[DrafterInfo],
+    ) -> Result<usize, RequestError> {
+        let own = &self.drafts;
+        let has_model = drafters.iter().any(|drafter| drafter.kind.is_model());
+        let most = if has_model { own.width } else { 1 };
+        let width = set.paths.unwrap_or(most);
+        if width == 0 || width > most {
+            let message = format!(
+                "{width} paths were asked for; this server draws 1 to {most} here \
+                 (--spec-draft-paths)"
+            );
+            return Err(RequestError::parameter("speculative.paths", message));
+        }
+        Ok(width)
+    }
+
+    /// The drafters of a request.
+    fn drafters_for(
+        &self,
+        set: &SpeculativeParameters,
+        prediction: &[Token],
+    ) -> Result<Vec<DrafterInfo>, RequestError> {
+        let known = &self.drafts.drafters;
+        let is_predicted = |drafter: &DrafterInfo| drafter.kind == DrafterKind::Predicted;
+        let Some(named) = set.drafter.clone() else {
+            let (predicted, mut drafters): (Vec<DrafterInfo>, Vec<DrafterInfo>) =
+                known.iter().partition(|drafter| is_predicted(drafter));
+            if let Some(predicted) = predicted.first().filter(|_| !prediction.is_empty()) {
+                // If the cache holds no path beside the others, the controller lets them take
+                // turns; without a controller, the prediction is the better drafter.
+                let turns = self.drafts.adaptive && set.length.is_none();
+                if self.paths_max <= drafters.len() && !turns {
+                    drafters.clear();
+                }
+                drafters.push(*predicted);
+            }
+            return Ok(drafters);
+        };
+        let mut drafters: Vec<DrafterInfo> = Vec::new();
+        for name in named {
+            let drafter = known.iter().find(|drafter| drafter.kind.name() == name);
+            let Some(drafter) = drafter.filter(|drafter| !drafters.contains(drafter)) else {
+                let names: Vec<&str> = known.iter().map(|drafter| drafter.kind.name()).collect();
+                let message = format!(
+                    "{name:?} is no drafter of this server, or named twice: it has {}",
+                    names.join(", ")
+                );
+                return Err(RequestError::parameter("speculative.drafter", message));
+            };
+            if is_predicted(drafter) && prediction.is_empty() {
+                let message = "there is no prediction to draft from: add `prediction`";
+                return Err(RequestError::parameter("speculative.drafter", message));
+            }
+            drafters.push(*drafter);
+        }
+        let turns = self.drafts.adaptive && set.length.is_none();
+        if drafters.len() > self.paths_max && !turns {
+            let message = format!(
+                "this server holds {} paths of a sequence at once, and {} drafters were named: name \
+                 fewer, or start it with --kv-unified on",
+                self.paths_max,
+                drafters.len()
+            );
+            return Err(RequestError::parameter("speculative.drafter", message));
+        }
+        Ok(drafters)
+    }
+}
+
+/// Plain decoding. A seed determines the same output as with drafts.
+fn plain(rule: Option<RuleChoice>, seeded: bool, refused: bool) -> Drafting {
+    let default = if seeded { RuleChoice::Coupled } else { RuleChoice::Block };
+    let rule = rule.unwrap_or(default);
+    let policy = DraftPolicy::drafted(Vec::new(), 0, rule.with_seed(0));
+    Drafting { policy, rule, adaptive: false, refused }
+}

@@ -1,0 +1,53 @@
+//! How the tokens of a request are drawn.
+
+use forerun_decode::{Sampling, SamplingError, Token};
+
+use super::SamplingParameters;
+use crate::error::RequestError;
+use crate::service::Service;
+
+impl Service {
+    /// The sampling of a request, with the server's defaults.
+    pub(super) fn sampling(&self, set: SamplingParameters) -> Result<Sampling, RequestError> {
+        let own = &self.sampling;
+        let top_k = match set.top_k {
+            None => own.top_k,
+            Some(-1) => 0,
+            Some(k) => usize::try_from(k).map_err(|_| {
+                let message = format!("top_k is {k}; expected 0 or more, or -1");
+                RequestError::parameter("top_k", message)
+            })?,
+        };
+        let repeat_last_n = match set.repeat_last_n {
+            None => own.repeat_last_n,
+            Some(-1) => None,
+            Some(n) => Some(usize::try_from(n).map_err(|_| {
+                let message = format!("repeat_last_n is {n}; expected 0 or more, or -1 for all");
+                RequestError::parameter("repeat_last_n", message)
+            })?),
+        };
+        let mut sampling = Sampling {
+            temperature: set.temperature.unwrap_or(own.temperature),
+            top_k,
+            top_p: set.top_p.unwrap_or(own.top_p),
+            min_p: set.min_p.unwrap_or(own.min_p),
+            typical_p: set.typical_p.unwrap_or(own.typical_p),
+            repeat_penalty: set.repeat_penalty.unwrap_or(own.repeat_penalty),
+            repeat_last_n,
+            presence_penalty: set.presence_penalty.unwrap_or(own.presence_penalty),
+            frequency_penalty: set.frequency_penalty.unwrap_or(own.frequency_penalty),
+            logit_bias: own.logit_bias.clone(),
+        };
+        sampling.logit_bias.extend(set.logit_bias);
+        if set.ignore_eos {
+            let ends = (0..).map(Token).take(self.tokenizer.vocab_len());
+            let ends = ends.filter(|token| self.tokenizer.is_end(*token));
+            sampling.logit_bias.extend(ends.map(|end| (end, f32::NEG_INFINITY)));
+        }
+        sampling.check(self.tokenizer.vocab_len()).map_err(|error| match error {
+            SamplingError::OutOfRange { name, .. } => RequestError::parameter(name, error),
+            _ => RequestError::parameter("logit_bias", error),
+        })?;
+        Ok(sampling)
+    }
+}

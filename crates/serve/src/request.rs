@@ -1,0 +1,173 @@
+//! A prepared request and its sequences: what the engine's thread is given.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use forerun_decode::{Constraint, DraftPolicy, DrafterKind, Reading, RuleChoice, Sampling, Token};
+use forerun_grammar::Form;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use crate::event::Event;
+
+/// Who sent a request: clients take turns at the slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Client {
+    /// The front end of a [`crate::Host`].
+    #[default]
+    Host,
+    /// Whoever has this of the server's API keys.
+    Key(u64),
+    /// A connection, if the server has no keys.
+    Connection(u64),
+}
+
+/// Which cached prefixes a sequence may use, and who may use what it leaves: sequences of the same
+/// scope. So neither `cached_tokens` nor the time to the first token tells a client what another
+/// one sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All with the same API key and the same `cache_salt`; without keys, all with the same salt.
+    Shared {
+        /// The index of the key.
+        key: Option<u64>,
+        /// The salt.
+        salt: Option<Arc<str>>,
+    },
+    /// Nobody: `cache_prompt` is false.
+    Nobody,
+}
+
+impl Scope {
+    /// Whether a sequence of this scope may use what one of the other left.
+    pub(crate) fn admits(&self, other: &Self) -> bool {
+        *self != Self::Nobody && self == other
+    }
+}
+
+/// How a request uses the prefix cache.
+#[derive(Debug, Clone)]
+pub(crate) struct CachePolicy {
+    /// Whether it may use cached prefixes, and others what it leaves.
+    pub(crate) shared: bool,
+    /// Separates its prefixes from those of others with the same key.
+    pub(crate) salt: Option<Arc<str>>,
+}
+
+/// A request with every default decided.
+pub(crate) struct PreparedRequest {
+    /// Its sequences, none of them constrained yet. There is none if all had finished before the
+    /// client resumed them.
+    pub(crate) sequences: Vec<SequenceRequest>,
+    /// What all of them are constrained to.
+    pub(crate) form: Option<Form>,
+    /// Admits each of them.
+    pub(crate) permit: OwnedSemaphorePermit,
+    /// What the engine's thread reports of them.
+    pub(crate) events: mpsc::Receiver<Event>,
+    /// When they must have finished.
+    pub(crate) deadline: Instant,
+    /// What a response says of the request.
+    pub(crate) summary: RequestSummary,
+}
+
+/// What a response says of its request.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestSummary {
+    /// Sequences of the request.
+    pub(crate) choices: usize,
+    /// Sequences of each prompt: its tokens count once.
+    pub(crate) n: usize,
+    /// The prompts.
+    pub(crate) prompts: Vec<Vec<Token>>,
+    /// Tokens of the prediction.
+    pub(crate) prediction_len: usize,
+    /// What the client has of a response that it resumes.
+    pub(crate) resumed: Resumed,
+    /// What is drafted, with the seed of no sequence.
+    pub(crate) drafting: Drafting,
+    /// The drafters of the request.
+    pub(crate) drafters: Vec<DrafterKind>,
+}
+
+/// What a client has of a response whose stream broke off.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Resumed {
+    /// The tokens.
+    pub(crate) tokens: Vec<Token>,
+    /// Their text.
+    pub(crate) text: String,
+}
+
+/// A sequence to decode.
+pub(crate) struct SequenceRequest {
+    /// Whose it is.
+    pub(crate) client: Client,
+    /// How it uses the prefix cache.
+    pub(crate) cache: CachePolicy,
+    /// Its index in its request.
+    pub(crate) choice: usize,
+    /// The prompt.
+    pub(crate) prompt: Vec<Token>,
+    /// The output so far, if it resumes a sequence that broke off.
+    pub(crate) output: Vec<Token>,
+    /// Most tokens of the output.
+    pub(crate) output_len_max: usize,
+    /// How tokens are drawn.
+    pub(crate) sampling: Sampling,
+    /// Turns tokens into text and finds its end. It has read the output so far.
+    pub(crate) reading: Reading,
+    /// Determines its random choices.
+    pub(crate) seed: u64,
+    /// What its output is constrained to.
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
+    /// Whether to compute log-probabilities, and of how many of the likeliest tokens beside.
+    pub(crate) logprobs: Option<usize>,
+    /// What is drafted.
+    pub(crate) drafting: Drafting,
+    /// The expected output.
+    pub(crate) prediction: Vec<Token>,
+    /// When the request arrived.
+    pub(crate) arrived: Instant,
+    /// When it must have finished.
+    pub(crate) deadline: Instant,
+    /// Where progress and failures go. Closing the other end cancels the sequence.
+    pub(crate) events: mpsc::Sender<Event>,
+    /// Admits it; released when the last sequence that shares it has ended.
+    pub(crate) permit: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+impl SequenceRequest {
+    /// Which cached prefixes it may use.
+    pub(crate) fn scope(&self) -> Scope {
+        let key = match self.client {
+            Client::Key(key) => Some(key),
+            Client::Host | Client::Connection(_) => None,
+        };
+        match self.cache.shared {
+            true => Scope::Shared { key, salt: self.cache.salt.clone() },
+            false => Scope::Nobody,
+        }
+    }
+}
+
+/// What may be drafted for a sequence.
+#[derive(Debug, Clone)]
+pub(crate) struct Drafting {
+    /// What it allows to be drafted, and how drafts are verified.
+    pub(crate) policy: DraftPolicy,
+    /// The rule's name.
+    pub(crate) rule: RuleChoice,
+    /// Whether the controller decides.
+    pub(crate) adaptive: bool,
+    /// Whether the request turned drafting off.
+    pub(crate) refused: bool,
+}
+
+impl Drafting {
+    /// The same with this seed.
+    pub(crate) fn seeded(&self, seed: u64) -> Self {
+        let mut seeded = self.clone();
+        seeded.policy.rule = self.rule.with_seed(seed);
+        seeded
+    }
+}

@@ -1,0 +1,108 @@
+//! The response to a request: its sequences as they are decoded.
+
+use std::time::{Duration, Instant};
+
+use forerun_decode::{Finish, Piece};
+use tokio::sync::mpsc;
+
+use crate::blocking::off_thread;
+use crate::error::{Failure, RequestError};
+use crate::event::{Event, Progress, SequenceStats};
+use crate::prepare::constrain;
+use crate::request::{PreparedRequest, RequestSummary};
+use crate::service::Service;
+
+/// How much later than the engine's thread the response notices that its deadline has passed.
+const MARGIN: Duration = Duration::from_millis(500);
+
+/// The sequences of a request as they are decoded. Dropping it cancels them.
+pub(crate) struct ResponseStream {
+    events: mpsc::Receiver<Event>,
+    /// What the request was.
+    pub(crate) summary: RequestSummary,
+    /// The statistics of each sequence.
+    pub(crate) stats: Vec<SequenceStats>,
+    finished: usize,
+    deadline: Instant,
+    /// The first progress, if it was waited for.
+    first: Option<Progress>,
+}
+
+impl ResponseStream {
+    /// Puts a request into the queue, once its form is compiled.
+    pub(crate) async fn begin(
+        service: &Service,
+        mut request: PreparedRequest,
+    ) -> Result<Self, RequestError> {
+        // A request that resumes a finished sequence has nothing to decode.
+        if let Some(form) = request.form.take().filter(|_| !request.sequences.is_empty()) {
+            let form = service.forms.get(form, request.deadline).await?;
+            let sequences = std::mem::take(&mut request.sequences);
+            request.sequences = off_thread(move || constrain(sequences, &form)).await?;
+        }
+        service.submit(&mut request)?;
+        let PreparedRequest { events, summary, deadline, .. } = request;
+        let stats = vec![SequenceStats::default(); summary.choices];
+        Ok(Self { events, summary, stats, finished: 0, deadline, first: None })
+    }
+
+    /// Waits for the first token. Until then a failure can still have a status of its own, and a
+    /// gateway can send the request to another server if this one dies.
+    pub(crate) async fn wait_for_first(&mut self) -> Result<(), RequestError> {
+        self.first = self.next().await.transpose()?;
+        Ok(())
+    }
+
+    /// Returns what was decoded next, and `None` once all sequences have finished.
+    pub(crate) async fn next(&mut self) -> Option<Result<Progress, RequestError>> {
+        if let Some(first) = self.first.take() {
+            return Some(Ok(first));
+        }
+        if self.finished == self.summary.choices {
+            return None;
+        }
+        // The engine's thread checks deadlines too, but not of what is still in its channel.
+        let deadline = (self.deadline + MARGIN).into();
+        let Ok(event) = tokio::time::timeout_at(deadline, self.events.recv()).await else {
+            return Some(Err(self.fail(Failure::Expired)));
+        };
+        Some(match event {
+            Some(Event::Progress(progress)) => {
+                self.stats[progress.choice] = progress.stats.clone();
+                self.finished += usize::from(progress.finish.is_some());
+                Ok(*progress)
+            }
+            Some(Event::Failed(failure)) => Err(self.fail(failure)),
+            // The thread is gone, or gave up a client that did not read.
+            None => Err(self.fail(RequestError::Internal("the answer was broken off"))),
+        })
+    }
+
+    /// Nothing comes after an error.
+    fn fail(&mut self, error: impl Into<RequestError>) -> RequestError {
+        self.finished = self.summary.choices;
+        error.into()
+    }
+
+    /// Waits until all sequences have finished.
+    pub(crate) async fn collect(&mut self) -> Result<Vec<FinishedSequence>, RequestError> {
+        let new = |_| FinishedSequence::default();
+        let mut sequences: Vec<FinishedSequence> = (0..self.summary.choices).map(new).collect();
+        while let Some(progress) = self.next().await {
+            let progress = progress?;
+            let sequence = &mut sequences[progress.choice];
+            progress.pieces.iter().for_each(|piece| sequence.text.push_str(&piece.text));
+            sequence.pieces.extend(progress.pieces);
+            sequence.finish = progress.finish.or(sequence.finish);
+        }
+        Ok(sequences)
+    }
+}
+
+/// A sequence that has finished.
+#[derive(Debug, Default)]
+pub(crate) struct FinishedSequence {
+    pub(crate) text: String,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) finish: Option<Finish>,
+}

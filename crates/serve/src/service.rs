@@ -1,0 +1,225 @@
+//! The running engine as requests see it: admission, the queue to its thread, and what the model is.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use forerun_decode::{ChatTemplate, Sampling, SpecialTokens, Token, Tokenizer};
+use forerun_grammar::GrammarEnv;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use crate::admission::Admission;
+use crate::config::{DraftDefaults, Engine, HostConfig, ModelInfo};
+use crate::error::{Failure, RequestError, ServeError};
+use crate::forms::Forms;
+use crate::metrics::Metrics;
+use crate::request::{Client, PreparedRequest, SequenceRequest};
+use crate::worker::{CacheWatch, Worker};
+
+/// Most sequences of a request.
+const SEQUENCES_MAX: usize = 16;
+
+/// What all requests share.
+pub(crate) struct Service {
+    pub(crate) config: HostConfig,
+    pub(crate) tokenizer: Arc<dyn Tokenizer>,
+    /// The special tokens whose texts messages may contain without becoming these tokens.
+    pub(crate) specials: SpecialTokens,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) template_source: String,
+    pub(crate) forms: Forms,
+    pub(crate) sampling: Sampling,
+    pub(crate) drafts: DraftDefaults,
+    pub(crate) model: ModelInfo,
+    pub(crate) context_len: usize,
+    pub(crate) slot_count: usize,
+    /// Paths that the target's KV cache holds for a sequence.
+    pub(crate) paths_max: usize,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) worker: WorkerSender,
+    pub(crate) admission: Admission,
+    /// Set when no more requests are accepted.
+    pub(crate) stopping: AtomicBool,
+    /// Set to end all sequences at once.
+    pub(crate) abort: Arc<AtomicBool>,
+}
+
+/// A request that was admitted, before any work is done for it.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    /// Who sent it.
+    pub(crate) client: Client,
+    /// A permit for each of its sequences, as far as there are so many.
+    pub(crate) permit: OwnedSemaphorePermit,
+}
+
+/// Sends sequences to the engine's thread. Closing it ends the thread, whoever else holds the
+/// service.
+pub(crate) struct WorkerSender(Mutex<Option<mpsc::Sender<Vec<SequenceRequest>>>>);
+
+impl WorkerSender {
+    fn new(sender: mpsc::Sender<Vec<SequenceRequest>>) -> Self {
+        Self(Mutex::new(Some(sender)))
+    }
+
+    fn sender(&self) -> MutexGuard<'_, Option<mpsc::Sender<Vec<SequenceRequest>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the thread takes no more sequences.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender().as_ref().is_none_or(mpsc::Sender::is_closed)
+    }
+
+    /// Lets the thread end once all that it was sent has ended.
+    pub(crate) fn close(&self) {
+        self.sender().take();
+    }
+
+    fn send(&self, sequences: Vec<SequenceRequest>) -> Result<(), RequestError> {
+        let sent = self.sender().as_ref().is_some_and(|sender| sender.try_send(sequences).is_ok());
+        if sent { Ok(()) } else { Err(RequestError::Internal("the engine has stopped")) }
+    }
+}
+
+impl Service {
+    /// Starts the thread that owns the engine. So many API keys have permits reserved for them; the
+    /// watch is told what the KV cache holds.
+    pub(crate) fn start(
+        engine: Engine,
+        config: HostConfig,
+        keys: usize,
+        watch: Option<Box<dyn CacheWatch>>,
+    ) -> Result<(Self, JoinHandle<()>), ServeError> {
+        let grammar = GrammarEnv::new(&*engine.tokenizer)
+            .map_err(|error| ServeError::Grammar(error.to_string()))?;
+        let target = engine.decoder.target();
+        let (context_len, slot_count) = (target.context_len(), target.slot_count());
+        let paths_max = target.paths_max();
+        let metrics = Arc::new(Metrics::new(&engine.model.names[0], slot_count * context_len));
+        let shared = slot_count.saturating_add(config.queue_max);
+        let shared = u32::try_from(shared).unwrap_or(u32::MAX);
+        // A key has as many permits of its own as there are slots, so that it can always use those.
+        let reserved = u32::try_from(slot_count).unwrap_or(u32::MAX);
+        let admission = Admission::new(shared, keys, reserved);
+        let (sender, requests) = mpsc::channel(admission.len());
+        let worker = Worker::new(engine.decoder, engine.controller, Arc::clone(&metrics), requests);
+        let worker = worker.watched(watch);
+        let specials = match config.parse_special {
+            true => SpecialTokens::default(),
+            false => SpecialTokens::of(&*engine.tokenizer),
+        };
+        let forms = Forms::start(&grammar, Arc::clone(&metrics)).map_err(ServeError::Threads)?;
+        let service = Self {
+            config,
+            tokenizer: engine.tokenizer,
+            specials,
+            template: engine.template,
+            template_source: engine.template_source,
+            forms,
+            sampling: engine.sampling,
+            drafts: engine.drafts,
+            model: engine.model,
+            context_len,
+            slot_count,
+            paths_max,
+            metrics,
+            worker: WorkerSender::new(sender),
+            admission,
+            stopping: false.into(),
+            abort: worker.abort(),
+        };
+        let thread = std::thread::Builder::new().name("engine".to_owned());
+        let thread = thread.spawn(move || worker.run()).map_err(ServeError::Threads)?;
+        Ok((service, thread))
+    }
+
+    /// Waits until no request is served or waits.
+    pub(crate) async fn idle(&self) {
+        self.admission.idle().await;
+    }
+
+    /// Admits a request for `n` sequences of each of its prompts, before any work is done for it.
+    pub(crate) fn admit(
+        &self,
+        client: Client,
+        n: u32,
+        prompts: usize,
+    ) -> Result<Admitted, RequestError> {
+        if self.stopping.load(Ordering::Relaxed) {
+            return Err(Failure::Stopping.into());
+        }
+        let sequences = prompts.saturating_mul(n as usize);
+        if n == 0 || sequences > SEQUENCES_MAX {
+            let message = format!(
+                "{sequences} answers were asked for; this server makes 1 to {SEQUENCES_MAX}"
+            );
+            return Err(RequestError::parameter("n", message));
+        }
+        let sequences = u32::try_from(sequences).unwrap_or(u32::MAX);
+        let permit = self.admission.admit(client, sequences).ok_or(RequestError::QueueFull)?;
+        Ok(Admitted { client, permit })
+    }
+
+    /// Puts the sequences of a request into the queue. Each keeps its permit until it has ended.
+    pub(crate) fn submit(&self, request: &mut PreparedRequest) -> Result<(), RequestError> {
+        let mut permit = None;
+        for sequence in &mut request.sequences {
+            // A request larger than the queue has fewer permits than sequences: the last is shared.
+            permit = request.permit.split(1).map(Arc::new).or(permit);
+            sequence.permit.clone_from(&permit);
+            self.metrics.queued();
+        }
+        // The channel holds as many requests as there are permits.
+        self.worker.send(std::mem::take(&mut request.sequences))
+    }
+
+    /// The text of tokens.
+    pub(crate) fn text(&self, tokens: &[Token]) -> String {
+        let mut bytes = Vec::new();
+        tokens.iter().for_each(|token| self.tokenizer.bytes(*token, &mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
+
+    use super::*;
+    use crate::fixtures::{config, engine};
+
+    #[test]
+    fn permits_are_counted_in_sequences() {
+        let (service, thread) = Service::start(engine(), config(4), 0, None).unwrap();
+        let all = service.admission.shared_len();
+        assert_eq!(all as usize, service.slot_count + 4);
+        let admit = |n, prompts| service.admit(Client::Host, n, prompts);
+        let full = |n, prompts| admit(n, prompts).err() == Some(RequestError::QueueFull);
+        let most = admit(all - 1, 1).unwrap();
+        assert!(full(2, 1) && full(1, 2));
+        let last = admit(1, 1).unwrap();
+        assert!(full(1, 1));
+        drop(most);
+        assert!(admit(all - 1, 1).is_ok());
+        // A request that is larger than the queue has to wait until all others have ended.
+        assert!(full(all + 1, 1));
+        drop(last);
+        assert_eq!(admit(all + 1, 1).unwrap().permit.num_permits(), all as usize);
+        for n in [0, 17] {
+            let refused = admit(n, 1).unwrap_err();
+            assert!(matches!(refused, RequestError::Parameter { name, .. } if name == "n"));
+        }
+        service.worker.close();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn the_thread_ends_though_the_state_is_held() {
+        let (service, thread) = Service::start(engine(), config(4), 0, None).unwrap();
+        assert!(!service.worker.is_closed());
+        service.worker.close();
+        thread.join().unwrap();
+        assert!(service.worker.is_closed());
+    }
+}

@@ -1,0 +1,139 @@
+//! What a round committed goes to those who wait for it: tokens, failures, statistics.
+
+use forerun_decode::{Commit, DrafterKind, Load, Round, Times};
+
+use super::{Active, Phase, RoundDrafts, Worker};
+use crate::error::Failure;
+use crate::event::{Event, Progress};
+use crate::metrics::Skipped;
+
+impl Worker {
+    /// Takes over what a round committed.
+    pub(super) fn commit(&mut self, round: Round, seconds: f64, load: Load) {
+        if let Some(controller) = &mut self.controller {
+            controller.observe(&round.passes);
+        }
+        self.metrics.round(&round.times, seconds);
+        let took_part = |index: &usize| self.active[*index].phase != Phase::Waiting;
+        let places: Vec<usize> = (0..self.active.len()).filter(took_part).collect();
+        let mut over = Vec::new();
+        for (index, commit) in places.into_iter().zip(round.commits) {
+            let Active { history, drafts, generation, .. } = &mut self.active[index];
+            if let (Some(controller), Some(history), RoundDrafts::Chosen(choice)) =
+                (&mut self.controller, history, drafts)
+            {
+                controller.learn(history, choice, &commit, seconds);
+                generation.chose(choice);
+            }
+            if !self.deliver(index, commit, round.times) {
+                over.push(index);
+            }
+        }
+        if let Some(controller) = &self.controller {
+            let plain = load.seconds(&controller.costs().target, 0.0);
+            self.metrics.speed(plain, seconds, load);
+        }
+        over.into_iter().rev().for_each(|index| self.leave(index));
+    }
+
+    /// Sends a sequence's new tokens. Returns `false` once it is over.
+    fn deliver(&mut self, index: usize, commit: Commit, times: Times) -> bool {
+        let context_len = self.decoder.target().context_len();
+        let predicted = self.decoder.drafters().find(DrafterKind::Predicted);
+        let active = &mut self.active[index];
+        let skipped = active.skipped(&commit);
+        self.metrics.drafted(&commit, skipped);
+        if commit.drafted > 0 {
+            let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            active.stats.drafts.push((count(commit.draft_len), count(commit.accepted)));
+        }
+        let of_prediction = commit.fixed_paths.iter().filter(|it| Some(it.drafter) == predicted);
+        active.stats.predicted += of_prediction.map(|path| path.accepted).sum::<usize>();
+        let chunk = active.generation.committed(commit, times, context_len);
+        active.stats.dropped.extend(chunk.dropped);
+        active.stats.rounds = active.generation.stats().clone();
+        let count = chunk.pieces.len();
+        if count == 0 {
+            return true;
+        }
+        let now = self.decoder.clock().now();
+        match active.last.replace(now) {
+            None => self.metrics.first_token(now - active.arrived),
+            Some(last) => self.metrics.tokens(now - last, count),
+        }
+        self.metrics.generated(count);
+        let finish = chunk.finish;
+        let (choice, stats) = (active.choice, active.stats.report(finish.is_some()));
+        let progress = Progress { choice, pieces: chunk.pieces, finish, stats };
+        // A client that does not read for so long that its queue is full is given up.
+        let sent = active.events.try_send(Event::Progress(Box::new(progress))).is_ok();
+        if sent && finish.is_none() {
+            return true;
+        }
+        self.metrics.ended(&active.stats, active.arrived, finish.filter(|_| sent));
+        false
+    }
+
+    /// Runs a round for each sequence alone, after one for all failed.
+    pub(super) fn one_by_one(&mut self) {
+        let mut index = 0;
+        while index < self.active.len() {
+            let active = &mut self.active[index];
+            if active.phase == Phase::Waiting {
+                index += 1;
+                continue;
+            }
+            match self.decoder.round(&mut [active.turn()]) {
+                Ok(mut round) => {
+                    let commit = round.commits.pop().expect("one turn, one commit");
+                    if self.deliver(index, commit, round.times) {
+                        index += 1;
+                    } else {
+                        self.leave(index);
+                    }
+                }
+                Err(error) => self.fail(index, error.into()),
+            }
+        }
+    }
+
+    pub(super) fn fail(&mut self, index: usize, failure: Failure) {
+        let active = &self.active[index];
+        tracing::error!(%failure, "a sequence failed");
+        self.metrics.ended(&active.stats, active.arrived, None);
+        let _ = active.events.try_send(Event::Failed(failure));
+        self.leave(index);
+    }
+}
+
+impl Active {
+    /// How much it drafts if no controller decides.
+    pub(super) fn fixed_len(&self) -> usize {
+        let policy = self.generation.policy();
+        if policy.drafters.is_empty() { 0 } else { policy.draft_len_max }
+    }
+
+    /// Whether its constraint has no time for drafts.
+    fn masks_are_slow(&self) -> bool {
+        let mask_time = self.generation.sequence().mask_time();
+        self.limits.mask_budget.is_some_and(|budget| 2 * mask_time > budget)
+    }
+
+    /// Why nothing was drafted, if nothing was.
+    fn skipped(&self, commit: &Commit) -> Option<Skipped> {
+        match commit {
+            Commit { committed: 0, .. } => None,
+            Commit { drafted: 1.., .. } => None,
+            _ if self.refused => Some(Skipped::Requested),
+            _ if self.generation.policy().drafters.is_empty() => Some(Skipped::NoDrafter),
+            _ if self.last.is_none() => Some(Skipped::FirstToken),
+            _ if !self.stats.dropped.is_empty() => Some(Skipped::DrafterFailed),
+            Commit { draft_len_max: 0, .. } if self.masks_are_slow() => Some(Skipped::SlowMasks),
+            Commit { draft_len_max: 0, .. } if self.history.is_some() || self.crowded => {
+                Some(Skipped::DoesNotPay)
+            }
+            Commit { draft_len_max: 0, .. } => Some(Skipped::NoRoom),
+            _ => Some(Skipped::NothingToSay),
+        }
+    }
+}

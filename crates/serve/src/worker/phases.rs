@@ -1,0 +1,157 @@
+//! What each sequence does in a round, and for how long it may hold up the others.
+
+use std::time::Duration;
+
+use forerun_decode::{DraftPolicy, Limits, Load, Plan};
+
+use super::{Active, PREFILL_SMALL, Phase, RoundDrafts, Worker};
+use crate::request::Client;
+
+/// How long prefill may take in a round if sequences decode, and if none does.
+const STALL: Duration = Duration::from_millis(100);
+const ROUND_MAX: Duration = Duration::from_millis(250);
+
+/// How much longer a round may take because of drafts of a fixed length, if it serves a client that did
+/// not ask for them.
+const SLOWER_MAX: f64 = 1.5;
+
+/// How long the masks of all constrained sequences may hold up a round. Drafts are kept short to stay within
+/// it, and masks that take longer are worked out beside the rounds.
+const MASK_STALL: Duration = Duration::from_millis(25);
+
+/// Prompt tokens that are prefilled in a round: at least while others wait, and at most.
+const PREFILL_MIN: usize = 32;
+const PREFILL_MAX: usize = 512;
+
+impl Worker {
+    /// Decides which sequences prefill and which decode in this round, and how much is prefilled.
+    pub(super) fn assign_phases(&mut self) -> Load {
+        let uncached = |active: &Active| self.decoder.uncached_len(active.generation.sequence());
+        let decoding =
+            self.active.iter().filter(|active| uncached(active) <= PREFILL_SMALL).count();
+        let time = if decoding == 0 { ROUND_MAX } else { STALL };
+        let budget = match &self.controller {
+            Some(controller) => controller.costs().target.tokens_within(time.as_secs_f64()),
+            None if decoding == 0 => PREFILL_MAX,
+            None => PREFILL_MIN,
+        };
+        let mut budget = budget.clamp(PREFILL_MIN, PREFILL_MAX);
+        let mut order: Vec<(usize, usize)> = self.active.iter().map(uncached).zip(0..).collect();
+        order.sort_unstable();
+        let mut prefilling = order.len() - decoding;
+        let mut prefilled = 0;
+        // All prompts go on alike, so a short one does not wait until a long one is through.
+        for (uncached, index) in order {
+            let active = &mut self.active[index];
+            active.phase = Phase::Decode;
+            active.limits = Limits { prefill_max: PREFILL_MAX, mask_budget: None };
+            if uncached > PREFILL_SMALL {
+                let tokens = uncached.min(budget.div_ceil(prefilling));
+                (budget, prefilling, prefilled) =
+                    (budget - tokens, prefilling - 1, prefilled + tokens);
+                active.phase = if tokens == 0 { Phase::Waiting } else { Phase::Prefill(tokens) };
+                active.limits.prefill_max = tokens;
+            }
+        }
+        self.share_mask_time();
+        // Sequences that still prefill will decode in a moment: a drafter chosen for the few that decode
+        // now would have prefilled them for nothing.
+        Load { sequences: self.active.len().saturating_sub(1), tokens: prefilled }
+    }
+
+    /// Divides the time for masks among the constrained sequences. One whose next mask needs longer waits
+    /// until another thread has computed it. This changes when a sequence goes on, not its output.
+    fn share_mask_time(&mut self) {
+        let constrained = |active: &Active| {
+            active.phase == Phase::Decode && active.generation.sequence().constraint.is_some()
+        };
+        let count = self.active.iter().filter(|active| constrained(active)).count();
+        let share = MASK_STALL / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+        for active in &mut self.active {
+            active.limits.mask_budget = Some(share);
+            if constrained(active) && !active.generation.prepare_mask(share) {
+                active.phase = Phase::Waiting;
+            }
+        }
+    }
+
+    /// Decides what every sequence drafts in this round.
+    pub(super) fn plan_drafts(&mut self, load: Load) {
+        for active in &mut self.active {
+            active.drafts = match (&mut self.controller, &mut active.history) {
+                (Some(controller), Some(history)) if active.phase == Phase::Decode => {
+                    let outlook = active.generation.outlook(&self.decoder, load);
+                    RoundDrafts::Chosen(controller.choose(history, &outlook))
+                }
+                // Nothing was chosen for the round that ends its prefill.
+                (_, Some(_)) => RoundDrafts::Fixed(Plan::plain()),
+                _ => RoundDrafts::Fixed(active.generation.plan()),
+            };
+        }
+        self.bound_drafts(load);
+        self.align_draft_lengths();
+    }
+
+    /// Keeps drafts whose length a request has fixed so short that they make a round no more than
+    /// [`SLOWER_MAX`] times as long, where that holds up a client that asked for no such drafts. Else
+    /// they are as long as was asked for.
+    fn bound_drafts(&mut self, load: Load) {
+        let Some(controller) = &self.controller else { return };
+        let asks = |active: &Active| {
+            active.history.is_none() && !active.generation.policy().drafters.is_empty()
+        };
+        let drafts = |active: &Active| asks(active) && active.phase == Phase::Decode;
+        let (asking, others): (Vec<&Active>, Vec<&Active>) =
+            self.active.iter().partition(|active| asks(active));
+        // One that was just served is likely to come again while a round goes on.
+        let mut others: Vec<Client> = others.iter().map(|active| active.client).collect();
+        let served = self.served.iter().map(|(client, _)| *client);
+        others.extend(served.filter(|client| asking.iter().all(|active| active.client != *client)));
+        let count = asking.iter().filter(|active| drafts(active)).count();
+        let (sequences, target) = (1 + load.sequences, &controller.costs().target);
+        let spare = (SLOWER_MAX - 1.0) * target.seconds(sequences, sequences);
+        // With cells of their own, sequences with drafts take a pass beside the others'.
+        let apart = self.decoder.target().paths_max() == 1;
+        for active in self.active.iter_mut().filter(|active| drafts(active)) {
+            let DraftPolicy { drafters, width_max, draft_len_max, .. } = active.generation.policy();
+            let costs = |len: &usize| {
+                let pass = if apart { target.seconds(1, 1) } else { 0.0 };
+                let drafting = controller.costs().drafting(drafters, *width_max, *len, sequences);
+                pass + drafting <= spare / count as f64
+            };
+            let alone = others.iter().all(|client| *client == active.client);
+            let within = (1..=*draft_len_max).take_while(|len| alone || costs(len)).last();
+            let len = within.unwrap_or(0);
+            active.crowded = len == 0;
+            if let RoundDrafts::Fixed(plan) = &mut active.drafts {
+                plan.draft_len = len;
+            }
+        }
+    }
+
+    /// With cells of their own, sequences share a pass only as far as their drafts are of one length: a
+    /// longer one costs a pass more, which it hardly ever repays. So all take the middle one, and
+    /// nobody drafts unless all do.
+    fn align_draft_lengths(&mut self) {
+        if self.controller.is_none() || self.decoder.target().paths_max() > 1 {
+            return;
+        }
+        let decoding = self.active.iter().filter(|active| active.phase == Phase::Decode);
+        let len = |active: &Active| match &active.drafts {
+            RoundDrafts::Chosen(choice) => choice.plan.draft_len,
+            RoundDrafts::Fixed(_) => active.fixed_len(),
+        };
+        let mut lens: Vec<usize> = decoding.map(len).collect();
+        lens.sort_unstable();
+        let len = if lens.first() == Some(&0) {
+            0
+        } else {
+            lens.get(lens.len() / 2).copied().unwrap_or(0)
+        };
+        for active in &mut self.active {
+            if let RoundDrafts::Chosen(choice) = &mut active.drafts {
+                choice.align(len);
+            }
+        }
+    }
+}
