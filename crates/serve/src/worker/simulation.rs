@@ -552,7 +552,7 @@ impl Simulation {
                     assert!(self.trouble.target_fails.is_some(), "failed without a cause: {error}");
                     // An engine that refuses a step found the decoder wrong about its caches.
                     if let DecodeError::Engine(EngineError::Step { reason, .. }) = error {
-                        assert_eq!(reason, ON_PURPOSE);
+                        assert_eq!(reason, ON_PURPOSE, "a step relied on what is not cached");
                     }
                     counts.failed += 1;
                 }
