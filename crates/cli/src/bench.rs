@@ -93,7 +93,7 @@ struct DraftAxes {
     temp: Vec<f32>,
 }
 
-/// Texts, as given.
+/// Outputs, as given.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Prompts and sampling")]
 struct TextFlags {
@@ -183,7 +183,7 @@ struct ServerFlags {
     concurrency: Vec<usize>,
 }
 
-/// Where texts come from.
+/// Where outputs come from.
 enum Place {
     /// Models of our own.
     Local(Box<GgufConfig>, LocalConfig),

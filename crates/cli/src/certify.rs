@@ -21,7 +21,7 @@ use crate::flags::{
 use crate::interrupt::{EXIT_CODE, Interrupt};
 use crate::lab::{Console, Gguf, GgufConfig, provenance};
 
-/// Most texts or requests at once.
+/// Most outputs or requests at once.
 const AT_ONCE_MAX: u32 = 64;
 
 /// Tokens of context each text gets unless told otherwise.
@@ -32,7 +32,7 @@ const CONTEXT_LEN: u32 = 512;
 const POWER: f64 = 0.01;
 const QUICK_POWER: f64 = 0.05;
 
-/// The same of a server's texts, for a first impression.
+/// The same of a server's outputs, for a first impression.
 const QUICK_DIFFERENCE: f64 = 0.3;
 
 /// What the program ends with where nothing wrong was found but too little was tested. 2 is for

@@ -15,7 +15,7 @@ use forerun_llama::{EngineOptions, GpuLayers, LoadMode, Model};
 
 use crate::flags::{ContextLen, DrafterConfig, ModelConfig, OutputConfig};
 use crate::interrupt::Interrupt;
-use crate::load::{self, Made, Room, Watch};
+use crate::load::{self, LoadedDrafter, Room, Watch};
 use crate::progress::Progress;
 use crate::terminal::Screen;
 
@@ -147,15 +147,16 @@ impl Models for Gguf<'_> {
         let room = Room { context_len, slots: shape.slots };
         let (interrupt, screen) = (self.interrupt, &mut *self.console.screen.borrow_mut());
         let mut watch = Watch { interrupt, screen };
-        let mut made = Made::default();
+        let mut drafters = Vec::new();
         for drafter in &self.config.drafters {
             let mut drafter = drafter.clone();
             if let DrafterConfig::Model(draft) = &mut drafter {
                 draft.model.engine.paths = shape.paths;
             }
-            made.load(&drafter, target, &room, &mut watch).map_err(failed)?;
+            let loaded = LoadedDrafter::load(&drafter, target, &room, &mut watch);
+            drafters.push(loaded.map_err(failed)?.drafter);
         }
-        Ok(made.drafters)
+        Ok(drafters)
     }
 
     fn draft_engine(&mut self, shape: &EngineShape) -> Result<Option<Box<dyn Engine>>> {

@@ -76,7 +76,7 @@ impl Loaded {
     }
 }
 
-/// What is loaded, and for how many texts at once.
+/// What is loaded, and for how many sequences at once.
 pub(crate) struct Wanted<'a> {
     /// The target.
     pub(crate) target: &'a ModelConfig,
@@ -88,9 +88,9 @@ pub(crate) struct Wanted<'a> {
     pub(crate) sampling: &'a SamplingConfig,
     /// Whether layers were to go to a GPU, which this build cannot use.
     pub(crate) gpu_missing: bool,
-    /// Texts at once.
+    /// Sequences at once.
     pub(crate) slots: NonZeroU32,
-    /// Whether texts come with predictions.
+    /// Whether sequences come with predictions.
     pub(crate) predictions: bool,
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn load(
     load_for(&config.wanted(), interrupt, screen)
 }
 
-/// The same, for any number of texts.
+/// The same, for any number of sequences.
 pub(crate) fn load_for(
     wanted: &Wanted<'_>,
     interrupt: &Interrupt,
@@ -142,26 +142,29 @@ pub(crate) fn load_for(
     };
     let target = engine("target", &model, options, interrupt)?;
     let room = Room { context_len: target.context_len(), slots: wanted.slots };
-    let mut made = Made::default();
+    let mut drafters = Vec::new();
     for drafter in &drafts.drafters {
-        made.load(drafter, &model, &room, &mut Watch { interrupt, screen })?;
+        let watch = &mut Watch { interrupt, screen };
+        drafters.push(LoadedDrafter::load(drafter, &model, &room, watch)?);
     }
     if wanted.predictions {
-        made.add(PredictedDrafter::default(), String::new());
+        drafters.push(LoadedDrafter::new(PredictedDrafter::default(), ""));
     }
     // A memory that cannot forget what is rejected cannot be drafted for; without predictions that
     // is refused below.
     if wanted.predictions && drafts.drafters.is_empty() && !target.can_cut() {
-        made = Made::default();
+        drafters.clear();
     }
-    let mut decoder = Decoder::new(Box::new(target), made.drafters)?;
+    let (drafters, descriptions) =
+        drafters.into_iter().map(|it| (it.drafter, it.description)).unzip();
+    let mut decoder = Decoder::new(Box::new(target), drafters)?;
     let controller = if drafts.adaptive && !decoder.drafters().is_empty() {
         let costs = decoder.measure(MEASURE).context("measuring what passes cost")?;
         Some(Controller::new(costs, arms(drafts, wanted.predictions), drafts.len.get()))
     } else {
         None
     };
-    Ok(Loaded { decoder, model, sampling, drafters: made.names, controller })
+    Ok(Loaded { decoder, model, sampling, drafters: descriptions, controller })
 }
 
 impl Wanted<'_> {
@@ -195,47 +198,43 @@ fn arms(drafts: &DraftConfig, predictions: bool) -> Vec<Arm> {
     arms
 }
 
-/// Drafters, and what they are for people.
-#[derive(Default)]
-pub(crate) struct Made {
-    pub(crate) drafters: Vec<Box<dyn Drafter>>,
-    names: Vec<String>,
+/// A drafter, and what it is in words.
+pub(crate) struct LoadedDrafter {
+    pub(crate) drafter: Box<dyn Drafter>,
+    description: String,
 }
 
-/// What ends the loading of a model, and who is told of it.
+/// What cancels the loading of a model, and where its progress is shown.
 pub(crate) struct Watch<'a> {
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) screen: &'a mut Screen,
 }
 
-impl Made {
-    /// Makes a drafter for a target.
+impl LoadedDrafter {
+    /// Loads a drafter for a target.
     ///
     /// # Errors
     /// Where its file is not what it should be.
     pub(crate) fn load(
-        &mut self,
         config: &DrafterConfig,
         target: &Model,
         room: &Room,
         watch: &mut Watch<'_>,
-    ) -> anyhow::Result<()> {
-        match config {
-            DrafterConfig::Ngram => self.add(NgramDrafter::default(), String::new()),
-            DrafterConfig::Suffix => self.add(SuffixDrafter::default(), String::new()),
-            DrafterConfig::Predicted(path) => self.add(predicted(path, target)?, file_name(path)),
+    ) -> anyhow::Result<Self> {
+        Ok(match config {
+            DrafterConfig::Ngram => Self::new(NgramDrafter::default(), ""),
+            DrafterConfig::Suffix => Self::new(SuffixDrafter::default(), ""),
+            DrafterConfig::Predicted(path) => Self::new(predicted(path, target)?, &file_name(path)),
             DrafterConfig::Model(draft) => {
                 let (drafter, about) = draft_model(draft, target, room, watch)?;
-                self.add(drafter, about);
+                Self::new(drafter, &about)
             }
-        }
-        Ok(())
+        })
     }
 
-    fn add(&mut self, drafter: impl Drafter + 'static, about: String) {
-        let name = drafter.kind().name();
-        self.names.push(if about.is_empty() { name.to_owned() } else { format!("{name} {about}") });
-        self.drafters.push(Box::new(drafter));
+    fn new(drafter: impl Drafter + 'static, about: &str) -> Self {
+        let description = format!("{} {about}", drafter.kind().name()).trim_end().to_owned();
+        Self { drafter: Box::new(drafter), description }
     }
 }
 
@@ -296,7 +295,7 @@ fn predicted(path: &Path, model: &Model) -> anyhow::Result<PredictedDrafter> {
 pub(crate) struct Room {
     /// Tokens of a text.
     pub(crate) context_len: usize,
-    /// Texts at once.
+    /// Sequences at once.
     pub(crate) slots: NonZeroU32,
 }
 

@@ -25,17 +25,21 @@ use crate::load::{Loaded, Wanted, load_for};
 use crate::template::{TemplateFlags, TemplateSource};
 use crate::terminal::Screen;
 
-/// Texts at once, unless told otherwise; llama-server's default.
+/// Sequences at once, unless told otherwise; llama-server's default.
 const SLOTS: u32 = 4;
 
 /// No request takes longer, and clocks can count it.
 const YEAR_S: u64 = 365 * 24 * 3600;
 
-/// Most texts at once; llama.cpp numbers its sequences.
+/// Most sequences at once; llama.cpp numbers its sequences.
 const SLOTS_MAX: u32 = 256;
 
 /// How the server is reached and what it allows, as given.
+///
+/// Seeds and predictions belong to requests: the two flags are refused with a message that says so.
 #[derive(Debug, Clone, clap::Args)]
+#[command(mut_arg("seed", |flag| flag.hide(true)))]
+#[command(mut_arg("prediction", |flag| flag.hide(true)))]
 pub(crate) struct ServeFlags {
     #[command(flatten)]
     serving: ServingFlags,

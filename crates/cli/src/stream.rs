@@ -47,7 +47,7 @@ impl Text {
     }
 }
 
-/// What makes texts, one after the other, each reusing what is cached of the one before.
+/// What makes outputs, one after the other, each reusing what is cached of the one before.
 pub(crate) struct Writer<'a> {
     /// Target and drafters.
     pub(crate) loaded: Loaded,

@@ -41,6 +41,12 @@ impl<T> Queue<T> {
         &mut self.clients[at].1
     }
 
+    /// All that waits.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.clients.iter().flat_map(|(_, items)| items)
+    }
+
     /// The clients that wait.
     pub(crate) fn clients(&self) -> impl Iterator<Item = Client> {
         self.clients.iter().map(|(client, _)| *client)
