@@ -113,7 +113,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Texts by models of our own.
+    /// Outputs by models of our own.
     fn models(&self, local: &LocalConfig, models: &mut dyn Models) -> Result<Outcome> {
         let config = self.config;
         let prompts = self.prompts()?;
@@ -154,7 +154,7 @@ impl Run<'_> {
         Ok(self.outcome(session, decoding.curves(), ended))
     }
 
-    /// Texts by a server.
+    /// Outputs by a server.
     fn server(&self, server: &ServerConfig) -> Result<Outcome> {
         let prompts = self.prompts()?;
         let prompt_records = records(&prompts);

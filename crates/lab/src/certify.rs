@@ -1,7 +1,7 @@
 //! `forerun certify`: proof, on the user's own model or server, that speculation left the output
 //! alone; or that it did not.
 //!
-//! Four parts: the rule by enumeration, the decoder by tests on texts, the engine by comparing rows,
+//! Four parts: the rule by enumeration, the decoder by tests on outputs, the engine by comparing rows,
 //! a server by its answers. What was tested, what would have been found and the verdict go into a
 //! certificate. A test that ended before it could find as little as was asked for is inconclusive.
 
@@ -48,7 +48,7 @@ use writer::{Scorer, Writer};
 /// Most prompts of one test: each has a slot of its own that holds it.
 const PROMPTS_MAX: usize = 8;
 
-/// When the engine's rows must have been compared, as a share of the time limit: texts decide, and
+/// When the engine's rows must have been compared, as a share of the time limit: outputs decide, and
 /// get the rest.
 const DRIFT_END: f64 = 0.25;
 

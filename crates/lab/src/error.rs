@@ -97,7 +97,7 @@ pub enum Error {
     /// A rule cannot judge such drafts.
     #[error(transparent)]
     Rule(#[from] RuleMismatch),
-    /// A rule nobody knows.
+    /// An unknown rule.
     #[error(transparent)]
     UnknownRule(#[from] UnknownRule),
     /// JSON that cannot be written or read.

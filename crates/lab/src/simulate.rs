@@ -42,7 +42,7 @@ pub struct SimulateConfig {
     pub temperature: f32,
     /// Sizes of fleets.
     pub replicas: Vec<usize>,
-    /// Texts of a replica at once.
+    /// Sequences of a replica at once.
     pub parallel: usize,
     /// What is asked of the fleet.
     pub load: LoadConfig,
@@ -279,7 +279,7 @@ fn pair(report: &Report, name: Option<&str>, temperature: f32) -> Result<(String
     let plain = |cell: &&Cell| setting(cell).is_some_and(|it| it.drafters.is_empty());
     let plain = report.cells.iter().filter(all).find(plain);
     let plain = plain.and_then(|cell| cell.time_per_token.as_ref());
-    // Curves are measured with empty caches; texts have some.
+    // Curves are measured with empty caches; sequences have some.
     let scale = plain.map_or(1.0, |it| it.target_s / target.seconds(1, 1));
     let drafter = setting(cell).and_then(|it| curve(report, &it.drafters[0]));
     let beside = cell.time_per_token.as_ref().map_or(0.0, |it| {

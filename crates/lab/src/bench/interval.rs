@@ -1,6 +1,6 @@
 //! How sure a speed-up is: bootstrap intervals over prompts, and when they are narrow enough.
 //!
-//! A prompt's texts by a setting and by plain decoding stay together, so what the machine did to
+//! A prompt's outputs by a setting and by plain decoding stay together, so what the machine did to
 //! both cancels. Prompts are drawn anew with replacement, and the ratio of the summed rates is taken
 //! each time. Percentiles of few prompts are too narrow; they are widened as Hesterberg (2015, "What
 //! teachers should know about the bootstrap") has it: by Student's quantile over the normal one, and
@@ -26,7 +26,7 @@ const DRAWS: usize = 4000;
 /// Fewer say nothing of how they vary.
 const UNITS_MIN: usize = 3;
 
-/// The same draws for the same texts.
+/// The same draws for the same outputs.
 const SEED: u64 = 2024;
 
 /// A figure and how sure it is.
@@ -34,7 +34,7 @@ const SEED: u64 = 2024;
 pub struct Interval {
     /// The figure.
     pub value: f64,
-    /// Where it may lie; null where too few texts say anything about that.
+    /// Where it may lie; null where too few outputs say anything about that.
     pub low: Option<f64>,
     /// The other end.
     pub high: Option<f64>,
@@ -89,7 +89,7 @@ impl Pair {
     }
 }
 
-/// Pairs of what belongs together: a prompt's texts, or where there are too few prompts to draw from,
+/// Pairs of what belongs together: a prompt's outputs, or where there are too few prompts to draw from,
 /// a prompt's in one repeat.
 pub(crate) fn pairs<'a>(
     measures: impl Iterator<Item = &'a Measure>,

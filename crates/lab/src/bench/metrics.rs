@@ -2,10 +2,10 @@
 
 use super::record::{Measure, PositionRecord};
 
-/// The sums over some texts.
+/// The sums over some outputs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Sums {
-    /// Texts.
+    /// Outputs.
     pub(super) texts: u64,
     /// Tokens after the first of each.
     pub(super) tokens: u64,
@@ -26,7 +26,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Of these texts.
+    /// Of these outputs.
     pub(super) fn of<'a>(measures: impl IntoIterator<Item = &'a Measure>) -> Self {
         let mut sums = Self::default();
         measures.into_iter().for_each(|measure| sums.add(measure));

@@ -1,4 +1,4 @@
-//! Texts by models of our own: target and all drafters in one decoder, settings taking turns.
+//! Outputs by models of our own: target and all drafters in one decoder, settings taking turns.
 //!
 //! Decoding is what is compared, so target and drafters have read the prompt before time counts; what
 //! that takes is reported apart. The cached prompt is shared by all settings. Drafters are made to
@@ -133,7 +133,9 @@ impl Way {
         let position = |name: &String| drafters.iter().position(|drafter| drafter.name == *name);
         let id = |name: &String| position(name).map(DrafterId);
         let named: Option<Vec<DrafterId>> = setting.drafters.iter().map(id).collect();
-        let named = named.ok_or_else(|| Error::refused("a drafter nobody knows"))?;
+        let named = named.ok_or_else(|| {
+            Error::refused(format!("no such drafter was loaded: {}", setting.drafters.join(", ")))
+        })?;
         let rule: RuleChoice = setting.rule.as_deref().unwrap_or("block").parse()?;
         let scheme = rule.scheme(&Drafts {
             drafters: named.len(),
@@ -170,7 +172,7 @@ struct Text<'a> {
     len: usize,
 }
 
-/// Decodes texts, and keeps what passes cost current.
+/// Decodes outputs, and keeps what passes cost current.
 pub(super) struct Decoding<'a> {
     decoder: Decoder,
     costs: Costs,
@@ -349,7 +351,7 @@ fn of_stats(stats: &Stats) -> Measure {
     }
 }
 
-/// How tokens are drawn at a temperature. End tokens are forbidden: all texts have one length.
+/// How tokens are drawn at a temperature. End tokens are forbidden: all outputs have one length.
 fn sampling(config: &Config, temperature: f32, vocab: &dyn Tokenizer) -> Result<Sampling> {
     let unshaped = Sampling::unshaped();
     let sampling = Sampling {
@@ -435,7 +437,7 @@ impl Decoding<'_> {
         Ok(None)
     }
 
-    /// How many texts there will be in all, as far as one can tell after so many prompts.
+    /// How many outputs there will be in all, as far as one can tell after so many prompts.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -312,7 +312,7 @@ impl super::record::Stop {
         let each = spent_s / prompts as f64;
         let repeats = self.repeats.min(2) as f64;
         let whole = repeats * each * (prompts + 1) as f64;
-        // What was spent outside of texts, such as loading, comes on top.
+        // What was spent outside of outputs, such as loading, comes on top.
         whole + (elapsed_s - spent_s).max(0.0) <= self.time_limit_s
     }
 }

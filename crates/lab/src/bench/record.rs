@@ -64,7 +64,7 @@ pub(crate) struct ServerRecord {
     pub(crate) fingerprint: Option<String>,
     /// Whether it turns speculation off where a request wants that.
     pub(crate) switchable: bool,
-    /// Whether it makes texts of a fixed length.
+    /// Whether it makes outputs of a fixed length.
     pub(crate) fixed_len: bool,
 }
 
@@ -94,7 +94,7 @@ pub struct Setting {
     pub length: usize,
     /// Whether the controller decides how much is drafted.
     pub adaptive: bool,
-    /// Texts at once.
+    /// Outputs at once.
     pub users: usize,
     /// The setting it is compared with, by index; null for that one itself.
     pub plain: Option<usize>,

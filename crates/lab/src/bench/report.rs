@@ -48,7 +48,7 @@ pub(crate) struct Cell {
     pub(crate) temperature: f32,
     /// The task; null for all together.
     pub(crate) task: Option<String>,
-    /// Texts it has.
+    /// Outputs it has.
     pub(crate) texts: u64,
     /// Tokens a second.
     pub(crate) tokens_per_second: Option<f64>,
@@ -68,7 +68,7 @@ pub(crate) struct Cell {
     pub(crate) positions: Vec<Place>,
     /// Where the time of a token went.
     pub(crate) time_per_token: Option<Split>,
-    /// Texts that differ from plain decoding's, at temperature 0.
+    /// Outputs that differ from plain decoding's, at temperature 0.
     pub(crate) differing: Option<u64>,
     /// What users of a server see.
     pub(crate) users: Option<Latency>,
@@ -199,7 +199,7 @@ impl Reading {
         Self { model: model.to_owned(), tokens, seconds, tokens_per_second }
     }
 
-    /// Of the target or a server, and of each draft model: texts for which most of the prompt had
+    /// Of the target or a server, and of each draft model: outputs for which most of the prompt had
     /// to be read.
     fn of(config: &Config, measures: &[Measure]) -> Vec<Self> {
         let target = measures.iter().filter(|it| 2 * it.prompt_read > it.prompt_tokens);
@@ -361,7 +361,7 @@ fn cell(
 
 impl Config {
     /// The size of a setting's draft model in sizes of the target: nothing is read to look tokens
-    /// up. Of a server's models nobody knows.
+    /// up. Unknown of a server's models.
     pub(super) fn size_of(&self, setting: usize) -> Option<f64> {
         let target = self.target.as_ref()?.bytes as f64;
         let drafts = |name: &String| {
@@ -378,7 +378,7 @@ pub fn stem(name: &str) -> String {
     name.strip_suffix(".gguf").unwrap_or(name).to_owned()
 }
 
-/// Texts that are not what plain decoding wrote for the same prompt in the same repeat.
+/// Outputs that are not what plain decoding wrote for the same prompt in the same repeat.
 fn differing(plain: Option<usize>, own: &[&Measure], texts: &[&Measure]) -> Option<u64> {
     let plain = plain?;
     let mut count = 0;
@@ -613,7 +613,7 @@ mod tests {
         let users = cell.users.unwrap();
         assert_eq!((users.users, users.gap_s.p50), (4, Some(0.375)));
         assert_eq!(users.first_token_s.p99, Some(0.5));
-        // Six texts of 64 tokens in two times eight seconds.
+        // Six outputs of 64 tokens in two times eight seconds.
         assert_eq!(users.tokens_per_second, Some(24.0));
         assert_eq!(cell.memory_bound_speedup, None);
         assert!((cell.speedup.unwrap().value - 2.0).abs() < 1e-12);

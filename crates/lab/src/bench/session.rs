@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::observer::Observer;
 use crate::span::Limit;
 
-/// What texts come from: models of our own, or a server.
+/// What outputs come from: models of our own, or a server.
 pub(super) trait Source {
     /// Runs every setting on every prompt once, as far as time allows; says why where it stopped
     /// before that.
@@ -85,7 +85,7 @@ impl<'a> Session<'a> {
         if self.cancellation.is_expired() { Ended::Time } else { Ended::Interrupted }
     }
 
-    /// What a repeat's texts took, with prompts.
+    /// What a repeat's outputs took, with prompts.
     pub(super) fn spent_s(&self, repeat: usize) -> f64 {
         let texts = self.measures.iter().filter(|measure| measure.repeat == repeat);
         // Users of a server read at the same time.
@@ -99,7 +99,7 @@ impl<'a> Session<'a> {
         first.map(|measure| measure.prompt + 1).max().unwrap_or(0)
     }
 
-    /// Shows how far it is, of about so many texts in all.
+    /// Shows how far it is, of about so many outputs in all.
     pub(super) fn show(&self, repeat: usize, texts: usize) {
         let (done, most) = (self.measures.len(), self.config.stop.repeats);
         let share = self.limit.share().max(done as f64 / texts.max(1) as f64);

@@ -1,4 +1,4 @@
-//! Texts by a server: closed-loop users, each of whom sends a request, reads its stream to the end,
+//! Outputs by a server: closed-loop users, each of whom sends a request, reads its stream to the end,
 //! and sends the next.
 //!
 //! With speculation and without are never mixed: the users of a setting have the server for
@@ -83,7 +83,7 @@ impl Users {
             users.prompts.first().ok_or_else(|| Error::refused("there is no prompt"))?.text.clone();
         let ask = |users: &Self| users.client.post(PATH, &users.body(&prompt, 2, 0.0));
         let answer = ask(&users).or_else(|refused| {
-            // Not every server makes texts of a fixed length.
+            // Not every server makes outputs of a fixed length.
             users.record.fixed_len = false;
             ask(&users).map_err(|_| refused)
         })?;

@@ -50,7 +50,7 @@ pub struct ModelSubject {
     pub may_stop: bool,
     /// How drafts are judged.
     pub rule: RuleChoice,
-    /// Texts made at once.
+    /// Outputs made at once.
     pub slots: NonZeroU32,
     /// What is broken on purpose.
     pub broken: Option<Fault>,
@@ -73,7 +73,7 @@ pub struct ServerSubject {
     pub model: Option<String>,
     /// Requests under way at once.
     pub users: usize,
-    /// Most pairs of texts.
+    /// Most pairs of outputs.
     pub pairs_max: u64,
 }
 

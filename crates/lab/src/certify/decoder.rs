@@ -1,4 +1,4 @@
-//! The decoder on the user's own model and settings: drafted texts against plain decoding.
+//! The decoder on the user's own model and settings: drafted outputs against plain decoding.
 
 use std::time::{Duration, Instant};
 
@@ -20,23 +20,23 @@ const PAIR_LEN: usize = 6;
 /// What was found.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct DecoderFinding {
-    /// Drafted texts, their tokens, and what drafting did for them.
+    /// Drafted outputs, their tokens, and what drafting did for them.
     pub(crate) texts: u64,
     pub(crate) tokens: u64,
     pub(crate) drafted: u64,
     pub(crate) accepted: u64,
     /// Evidence that a token did not follow the target's law: how many times likelier than if all
-    /// did, as a power of ten; and that plain texts' tokens, made for control, did not.
+    /// did, as a power of ten; and that plain outputs' tokens, made for control, did not.
     pub(crate) law_evidence: f64,
     pub(crate) control_evidence: f64,
     /// The smallest share of tokens from the drafter's law that would have been found.
     pub(crate) smallest_share: Option<f64>,
-    /// Texts of either kind compared as samples, the evidence that they are of two laws, and the
+    /// Outputs of either kind compared as samples, the evidence that they are of two laws, and the
     /// smallest difference that would have been found.
     pub(crate) pairs: u64,
     pub(crate) pair_evidence: f64,
     pub(crate) smallest_difference: Option<f64>,
-    /// Texts made twice, with drafts and without, by a rule whose texts must not differ; and those
+    /// Outputs made twice, with drafts and without, by a rule whose outputs must not differ; and those
     /// that did.
     pub(crate) made_twice: u64,
     pub(crate) made_differently: u64,
@@ -47,11 +47,11 @@ pub(crate) struct DecoderFinding {
     pub(crate) passed: bool,
 }
 
-/// Makes texts of both kinds and tests them until something is proved or the limits are reached.
+/// Makes outputs of both kinds and tests them until something is proved or the limits are reached.
 pub(super) struct DecoderTest<'a> {
     pub(super) writer: Writer<'a>,
     pub(super) scorer: Scorer<'a>,
-    /// How drafted texts are made, and with what sampling (a broken decoder's may be another).
+    /// How drafted outputs are made, and with what sampling (a broken decoder's may be another).
     pub(super) policy: DraftPolicy,
     pub(super) drawn_with: Sampling,
     /// The sampling asked for.
@@ -124,7 +124,7 @@ impl DecoderTest<'_> {
         let Limits { false_alarm, power, .. } = self.limits;
         match running.law.smallest_share(false_alarm) {
             Some(share) => share <= power,
-            // What the drafter would say is not known, or is what the target says: texts decide.
+            // What the drafter would say is not known, or is what the target says: outputs decide.
             None => {
                 let pairs = running.pairs.pairs().max(running.twice.0);
                 power > 0.0

@@ -34,7 +34,7 @@ impl Engines<'_> {
         }
     }
 
-    /// The target, to score texts with.
+    /// The target, to score outputs with.
     pub(super) fn reader(&mut self) -> Result<Reader> {
         let shape = self.shape(1);
         Ok(Reader::new(self.models.engine(&shape)?))
@@ -59,7 +59,7 @@ impl Engines<'_> {
         })
     }
 
-    /// Rows in blocks as long as drafts, and as long as texts are scored in; on as many prompts as
+    /// Rows in blocks as long as drafts, and as long as outputs are scored in; on as many prompts as
     /// there is time for, but one.
     pub(super) fn drift(&mut self, until: Instant) -> Result<Vec<(usize, Drift)>> {
         let shape = self.shape(1);

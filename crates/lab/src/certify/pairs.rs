@@ -1,8 +1,8 @@
-//! Two samples of texts, of one law or of two? A test that may be looked at after every pair.
+//! Two samples of outputs, of one law or of two? A test that may be looked at after every pair.
 //!
 //! A text of one kind and one of the other are shown without saying which is which; the test bets
 //! on it by what it has learned from earlier pairs. If both kinds follow one law, there is nothing
-//! to learn and no way of betting gains on average. It needs nothing but the texts, so that it works
+//! to learn and no way of betting gains on average. It needs nothing but the outputs, so that it works
 //! for anyone's server.
 
 use std::collections::HashMap;
@@ -83,8 +83,8 @@ impl PairTest {
     }
 }
 
-/// The smallest difference in how often the two kinds show something that about half of the texts
-/// show, as a share of all texts, which this many pairs would be expected to tell apart. The best bet
+/// The smallest difference in how often the two kinds show something that about half of the outputs
+/// show, as a share of all outputs, which this many pairs would be expected to tell apart. The best bet
 /// on it gains its square with each pair.
 pub(super) fn smallest_difference(pairs: u64, false_alarm: f64) -> Option<f64> {
     let wanted = (1.0 / false_alarm).ln() + (FIRMNESS.len() as f64).ln();

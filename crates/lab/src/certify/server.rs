@@ -1,4 +1,4 @@
-//! Anyone's server over HTTP: texts with speculation on against texts with it off.
+//! Anyone's server over HTTP: outputs with speculation on against outputs with it off.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
@@ -58,7 +58,7 @@ pub(crate) struct ServerFinding {
     /// Evidence that both kinds are of two laws, as a power of ten.
     pub(crate) pair_evidence: f64,
     pub(crate) smallest_difference: Option<f64>,
-    /// Greedy texts asked for in both ways, and those that were the same.
+    /// Greedy outputs asked for in both ways, and those that were the same.
     pub(crate) greedy: u64,
     pub(crate) greedy_same: u64,
     pub(crate) seconds: f64,
@@ -168,7 +168,7 @@ impl ServerTest<'_> {
         self.cancellation.is_expired() || self.limits.limit.share() >= 1.0
     }
 
-    /// Texts of either kind for the next prompts. First those with drafts, then those without: a server
+    /// Outputs of either kind for the next prompts. First those with drafts, then those without: a server
     /// may draft less while it serves somebody who asked for none.
     fn pairs(&self, first: usize, said: &mut Said) -> Result<Vec<(Sample, Sample)>> {
         let (on, off) = (self.answers(first, true)?, self.answers(first, false)?);

@@ -87,7 +87,7 @@ fn every_broken_decoder_fails() {
         let (verdict, json) = certified(fault.name(), |config, subject| {
             subject.broken = Some(fault);
             if fault.rule().is_none() {
-                // Only texts can tell: until they do.
+                // Only outputs can tell: until they do.
                 config.limits.power = 0.0;
             }
             if fault == Fault::Penalties {
@@ -96,7 +96,7 @@ fn every_broken_decoder_fails() {
         });
         assert_eq!(verdict, Some(Verdict::Failed), "{fault:?}: {json:#}");
         assert_eq!(json["broken_on_purpose"], fault.about());
-        // A broken rule is proved wrong by enumeration, any other mistake by its texts alone.
+        // A broken rule is proved wrong by enumeration, any other mistake by its outputs alone.
         match fault.rule() {
             Some(_) => assert_eq!(json["rule"]["lossless"], false, "{fault:?}"),
             None => assert_eq!(json["decoder"]["ended"], "proof", "{fault:?}: {json:#}"),

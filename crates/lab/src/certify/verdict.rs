@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::span::Limit;
 
-/// The share of texts by which two samples must differ to be found: at the default false-alarm rate 356
-/// pairs of texts tell 15 % apart, which a server of a model of 135 M parameters answers in ten minutes
+/// The share of outputs by which two samples must differ to be found: at the default false-alarm rate 356
+/// pairs of outputs tell 15 % apart, which a server of a model of 135 M parameters answers in ten minutes
 /// on two cores.
 pub const DIFFERENCE: f64 = 0.15;
 
@@ -14,7 +14,7 @@ pub const DIFFERENCE: f64 = 0.15;
 pub struct Limits {
     /// How often a right decoder may be accused.
     pub false_alarm: f64,
-    /// How small a fault must be found: a share of wrong tokens, or of texts that differ.
+    /// How small a fault must be found: a share of wrong tokens, or of outputs that differ.
     pub power: f64,
     /// The longest the command may take.
     pub limit: Limit,

@@ -1,4 +1,4 @@
-//! Makes texts, many at once, and scores them again with the target alone.
+//! Makes outputs, many at once, and scores them again with the target alone.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) struct Text {
     pub(super) tokens: Vec<Token>,
 }
 
-/// What drafting did for some texts.
+/// What drafting did for some outputs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
     pub(super) drafted: u64,
@@ -29,7 +29,7 @@ pub(super) struct Tally {
     pub(super) rounds: u64,
 }
 
-/// Makes texts: one in each slot, each slot with a prompt of its own so that it stays cached.
+/// Makes outputs: one in each slot, each slot with a prompt of its own so that it stays cached.
 pub(super) struct Writer<'a> {
     decoder: Decoder,
     prompts: &'a [Vec<Token>],
@@ -47,7 +47,7 @@ struct Place {
     seed: u64,
 }
 
-/// How texts are made.
+/// How outputs are made.
 pub(super) struct Way<'a> {
     pub(super) policy: &'a DraftPolicy,
     /// Whether noise from a seed decides, a seed for each text.
@@ -76,7 +76,7 @@ impl<'a> Writer<'a> {
         Self { decoder, prompts, slots, seeds: Philox::new(seed), vocab, cancellation }
     }
 
-    /// Makes a text in each slot, with new seeds or those of the texts before.
+    /// Makes a text in each slot, with new seeds or those of the outputs before.
     pub(super) fn texts(
         &mut self,
         way: &Way<'_>,
@@ -115,7 +115,7 @@ impl<'a> Writer<'a> {
         tokens.iter().position(|token| self.vocab.is_end(*token)).map(|index| index + 1)
     }
 
-    /// Runs a round for all texts that are not over; `false` where there is none.
+    /// Runs a round for all outputs that are not over; `false` where there is none.
     fn round(&mut self, len: usize, tally: &mut Tally) -> Result<bool> {
         let over = |place: &Place| {
             let output = place.sequence.output();
@@ -145,7 +145,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A model that scores texts: a slot for each prompt.
+/// A model that scores outputs: a slot for each prompt.
 pub(super) struct Reader {
     engine: Box<dyn Engine>,
     /// The prompts whose slots hold them.
@@ -184,7 +184,9 @@ impl Reader {
     ) -> Result<Dist> {
         let mut row = self.output.row(index).to_vec();
         let law = sampling.row(&mut row, prompt, &text.tokens[..index]);
-        law.map_err(|error| Error::refused(format!("a row is no law: {error}")))
+        law.map_err(|error| {
+            Error::refused(format!("the target's row is not a probability distribution: {error}"))
+        })
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) enum Arrivals {
 #[derive(Debug, Clone)]
 pub(super) struct Fleet {
     pub(super) replicas: usize,
-    /// Texts of a replica at once.
+    /// Sequences of a replica at once.
     pub(super) slots: usize,
     pub(super) policy: Policy,
     pub(super) drafting: Drafting,
@@ -245,7 +245,7 @@ impl Run<'_> {
         })
     }
 
-    /// Lets something happen; gives the texts that ended.
+    /// Lets something happen; gives the sequences that ended.
     fn step(&mut self, now: f64, event: Event) -> Vec<Text> {
         match event {
             Event::Begins => {

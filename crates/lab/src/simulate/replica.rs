@@ -1,4 +1,4 @@
-//! One replica: rounds over the texts it has, as `forerun serve` runs them.
+//! One replica: rounds over the sequences it has, as `forerun serve` runs them.
 //!
 //! What a round takes comes from measured passes, what a draft brings from measured acceptance. Who
 //! reads and who speaks is decided as the server's worker does.
@@ -9,8 +9,8 @@ use forerun_decode::CostCurve;
 use forerun_verify::Philox;
 use forerun_verify::rand_core::Rng as _;
 
-/// How long reading a prompt may hold up the texts of others, a round, and the tokens that are read
-/// in one: the worker's.
+/// How long prefill may hold up the sequences of others in a round, and how many tokens are prefilled in
+/// one. The server's worker bounds the former by 0.1 s while others decode.
 const STALL_S: f64 = 0.25;
 const READ_MIN: usize = 32;
 const READ_MAX: usize = 512;
@@ -34,7 +34,7 @@ pub(super) enum Drafting {
     Off,
     /// Always so much.
     Fixed(usize),
-    /// What makes the most tokens a second with the texts at hand.
+    /// What makes the most tokens a second with the sequences at hand.
     Best,
 }
 
@@ -50,7 +50,7 @@ impl Pair {
         tokens
     }
 
-    /// What a round takes: so many texts draft so much, and tokens of prompts are read beside.
+    /// What a round takes: so many sequences draft so much, and tokens of prompts are read beside.
     fn seconds(&self, speaking: usize, len: usize, read: usize) -> f64 {
         let target = self.target.between((speaking * (1 + len) + read) as f64);
         let drafts = match (&self.drafter, len) {
@@ -102,13 +102,13 @@ impl Text {
     }
 }
 
-/// A server with slots, a queue and a cache of what its last texts were.
+/// A server with slots, a queue and a cache of what its last sequences were.
 #[derive(Debug)]
 pub(super) struct Replica {
     slots: usize,
     active: Vec<Text>,
     waiting: VecDeque<Text>,
-    /// Users whose texts are cached and how long those are, the longest unused first.
+    /// Users whose sequences are cached and how long those are, the longest unused first.
     cached: VecDeque<(usize, usize)>,
     /// Prompt tokens, those that were cached, and those made.
     pub(super) prompt_tokens: usize,
@@ -129,7 +129,7 @@ impl Replica {
         }
     }
 
-    /// Texts that are made or wait.
+    /// Sequences that are made or wait.
     pub(super) fn load(&self) -> usize {
         self.active.len() + self.waiting.len()
     }
@@ -183,7 +183,7 @@ impl Replica {
         Some(RoundPlan { seconds, read, len })
     }
 
-    /// Ends the round at this time; gives the texts that ended with it.
+    /// Ends the round at this time; gives the sequences that ended with it.
     pub(super) fn end(
         &mut self,
         plan: &RoundPlan,

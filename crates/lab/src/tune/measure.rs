@@ -53,11 +53,11 @@ pub(super) struct Trials<'a> {
     pub(super) bench: Bench<'a>,
 }
 
-/// The time of a phase, and how its texts share it.
+/// The time of a phase, and how its outputs share it.
 struct Schedule {
     begun: Instant,
     end: Instant,
-    /// Texts in all, and those that are done.
+    /// Outputs in all, and those that are done.
     texts: usize,
     done: usize,
     /// What the slowest prompt took by all settings.
@@ -74,13 +74,13 @@ impl Schedule {
         self.done == 0 || Instant::now() + self.slowest <= self.end
     }
 
-    /// When the next of so many texts of a prompt must be over, so that the others get as much time.
+    /// When the next of so many outputs of a prompt must be over, so that the others get as much time.
     fn until(&self, left: usize) -> Instant {
         let now = Instant::now();
         now + self.end.saturating_duration_since(now) / u32::try_from(left.max(1)).unwrap_or(1)
     }
 
-    /// How far the phase is, by texts or by time.
+    /// How far the phase is, by outputs or by time.
     fn share(&self) -> f64 {
         let time = self.end.saturating_duration_since(self.begun).as_secs_f64();
         let by_time = self.begun.elapsed().as_secs_f64() / time.max(1e-9);

@@ -35,7 +35,7 @@ impl Setting {
     }
 }
 
-/// Decodes texts and keeps the cost of passes current.
+/// Decodes outputs and keeps the cost of passes current.
 pub(super) struct Bench<'a> {
     decoder: Decoder,
     costs: Costs,
@@ -101,8 +101,8 @@ impl<'a> Bench<'a> {
         Ok(text.stats().clone())
     }
 
-    /// Begins a text. No drafter is told of its end: one that learns from texts must not know this one
-    /// before others have tried it.
+    /// Begins a text. No drafter learns of its end: one that learns from outputs must not know this
+    /// one before others have tried it.
     fn begin(&self, prompt: &[Token], policy: DraftPolicy, seed: u64) -> Generation {
         let mut sequence = Sequence::new(SLOT, self.sampling.clone());
         sequence.begin(prompt.to_vec(), self.len);

@@ -34,7 +34,7 @@ pub(crate) struct ChatMessage {
     pub(crate) function_call: Option<Value>,
 }
 
-/// Who speaks.
+/// The role of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
