@@ -103,6 +103,7 @@ async fn a_client_that_leaves_a_stream_cancels_it() {
         // The stream begins with its first token.
         let response = api.respond(post_request(path, &body)).await;
         assert_eq!(response.status(), StatusCode::OK);
+        until(|| gate.arrivals() == 2).await;
         drop(response);
         settle().await;
         let arrivals = gate.open();
