@@ -1,13 +1,13 @@
-"""Rewrite the blocks of a GGUF model: what grow.py and prune.py share.
+"""Write a GGUF model again with changes: what grow.py, prune.py and widen.py share.
 
-Keys and tensors are copied as they are; the list of blocks, their count and the model's name
-change. Nothing is requantised. For models of the llama family, whose blocks add to the residual
-stream by `attn_output` and `ffn_down` alone.
+Keys and tensors are copied as they are, except what changes and the model's name. Nothing is
+requantised. For models of the llama family, whose blocks add to the residual stream by
+`attn_output` and `ffn_down` alone.
 """
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,30 +30,54 @@ class Block(NamedTuple):
     """Whether its output projections are zero: it adds nothing and costs as much as its source."""
 
 
+class Tensor(NamedTuple):
+    """One tensor of the file to write."""
+
+    name: str
+    data: np.ndarray
+    kind: gguf.GGMLQuantizationType
+
+
 def rewrite(source: Path, out: Path, label: str, choose: Callable[[int], list[Block]]) -> None:
-    """Write to `out` the model in `source` with the blocks that `choose` names, given their count.
+    """Write to `out` the model in `source` with the blocks that `choose` names, given their count."""
+    reader = gguf.GGUFReader(source)
+    key = f"{architecture(reader)}.block_count"
+    blocks = choose(reader.fields[key].contents())
+    tensors = (
+        Tensor(name, np.zeros_like(tensor.data) if silent else tensor.data, tensor.tensor_type)
+        for name, tensor, silent in placed(reader.tensors, blocks)
+    )
+    write(reader, out, label, {key: len(blocks)}, tensors)
+
+
+def architecture(reader: gguf.GGUFReader) -> str:
+    return reader.fields["general.architecture"].contents()
+
+
+def write(
+    reader: gguf.GGUFReader,
+    out: Path,
+    label: str,
+    changes: dict[str, int],
+    tensors: Iterable[Tensor],
+) -> None:
+    """Write to `out` the model in `reader` with other values of some keys and these tensors.
 
     `out` appears when it is complete: until then the file is called `out` plus `.part`.
     """
-    reader = gguf.GGUFReader(source)
-    arch = reader.fields["general.architecture"].contents()
-    blocks = choose(reader.fields[f"{arch}.block_count"].contents())
     part = out.with_name(out.name + ".part")
-    writer = gguf.GGUFWriter(part, arch)
+    writer = gguf.GGUFWriter(part, architecture(reader))
     writer.data_alignment = reader.alignment
     for name, field in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
             continue  # The writer has said these.
-        value = field.contents()
-        if name == f"{arch}.block_count":
-            value = len(blocks)
+        value = changes.get(name, field.contents())
         if name == "general.name":
             value = f"{value} {label}"
         kind, *inner = field.types
         writer.add_key_value(name, value, kind, inner[-1] if inner else None)
-    for name, tensor, silent in placed(reader.tensors, blocks):
-        data = np.zeros(tensor.data.shape, tensor.data.dtype) if silent else tensor.data
-        writer.add_tensor(name, data, raw_dtype=tensor.tensor_type)
+    for tensor in tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.kind)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()

