@@ -1,4 +1,4 @@
-# The verbs of this repository. `just` lists them; `just check` is what must pass before a commit.
+# The recipes of this repository. `just` lists them; `just check` is what must pass before a commit.
 
 # What tests and reports need beside the defaults. Recipes that CI runs build all crates and their tests with all of it,
 # because dependencies are built again for every other set of features.
@@ -152,10 +152,11 @@ certify-llama-server:
     cargo build --release -p forerun
     bench/certify/llama-server.sh "${CARGO_TARGET_DIR:-target}/release/forerun"
 
-# What drafting gains on all pairs, three quarters of an hour of an idle machine: writes bench/reports; then `just claims`.
-pairs limit="20m":
+# What drafting gains on all pairs, an hour and a quarter of an idle machine: writes bench/reports; then `just claims`.
+# `just pairs 20m edits` makes one report alone.
+pairs limit="20m" only="":
     cargo build --release -p forerun
-    bench/reports/make.sh "${CARGO_TARGET_DIR:-target}/release/forerun" {{ limit }}
+    bench/reports/make.sh "${CARGO_TARGET_DIR:-target}/release/forerun" {{ limit }} {{ only }}
 
 # What the README says of speed, from bench/reports; `just claims --check` fails where it says something else.
 claims *args:
@@ -178,7 +179,7 @@ scale *args:
     cargo build -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/debug/forerun" python3 docs/scale.py {{ args }}
 
-# Plain against drafted decoding on a real model, 20,000 texts in all: writes bench/decode/two-sample.md.
+# Plain against drafted decoding on a real model, 20,000 outputs in all: writes bench/decode/two-sample.md.
 two-sample samples="5000":
     FORERUN_SAMPLES={{ samples }} FORERUN_WRITE_REPORTS=1 \
         cargo test --release -p forerun-llama --test two_sample -- --ignored --nocapture --exact report
@@ -209,7 +210,7 @@ paths:
 trees:
     cargo run --release -p forerun-llama --features bare --example reports -- trees
 
-# Many texts in a pass, cells in one pool or of their own: writes bench/decode/batches.md.
+# Many sequences in a pass, with a unified or a separate KV cache: writes bench/decode/batches.md.
 batches:
     cargo run --release -p forerun-llama --features bare --example reports -- batches
 

@@ -379,17 +379,17 @@ def test_answers_can_be_sent_back_with_all_their_fields(client: OpenAI) -> None:
 def test_a_prediction_is_accepted(client: OpenAI) -> None:
     whole = say(client, max_tokens=40)
     # Left to itself, the server drafts from it where that pays, by the clock.
-    fields: Any = {"max_tokens": 40, "extra_body": {"speculative": {"drafter": "predicted", "length": 8}}}
+    fields: Any = {"max_tokens": 40, "extra_body": {"speculative": {"drafter": "edit", "length": 8}}}
     answer = ask(client, prediction={"type": "content", "content": whole}, **fields)
     assert answer.choices[0].message.content == whole
-    assert answer.speculative["drafters"] == ["predicted"]
+    assert answer.speculative["drafters"] == ["edit"]
     details = answer.usage.completion_tokens_details
     assert details.accepted_prediction_tokens >= 20
     assert details.accepted_prediction_tokens + details.rejected_prediction_tokens == 40
     fields["extra_body"] = {}
     wrong = ask(client, prediction={"type": "content", "content": "Nothing of the kind was ever said."}, **fields)
     assert wrong.choices[0].message.content == whole
-    assert "predicted" in wrong.speculative["drafters"]
+    assert "edit" in wrong.speculative["drafters"]
     details = wrong.usage.completion_tokens_details
     assert details.accepted_prediction_tokens < 4 and details.rejected_prediction_tokens > 4
 

@@ -573,7 +573,6 @@ def test_what_is_drafted_is_the_request_s(server: Server, asked: Any, said: Any)
         ({"paths": 2}, "paths"),
         ({"rule": "magic"}, "rule"),
         ({"drafter": "ngram"}, "drafter"),
-        ({"drafter": "predicted"}, "drafter"),
         ({"drafter": ["draft-model", "draft-model"]}, "drafter"),
         ({"enabled": False, "length": 3}, "length"),
         ({"enabled": False, "drafter": "draft-model"}, "drafter"),
@@ -623,7 +622,7 @@ def test_several_paths_and_drafters_are_named(start: Callable[..., Server]) -> N
     assert server.chat(max_tokens=4, speculative={"rule": "rsd"})["speculative"]["lossless"]
     prediction = {"type": "content", "content": "The sea is a vast"}
     answer = server.chat(max_tokens=12, temperature=0, prediction=prediction)
-    assert answer["speculative"]["drafters"] == ["draft-model", "predicted"]
+    assert answer["speculative"]["drafters"] == ["draft-model", "edit"]
     error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": {"paths": 3}}), 400)
     error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": {"rule": "block"}}), 400)
     server.stop()
@@ -632,7 +631,7 @@ def test_several_paths_and_drafters_are_named(start: Callable[..., Server]) -> N
 def test_the_settings_are_told(server: Server) -> None:
     props = server.http.get("/props").json()
     assert props["default_generation_settings"]["n_ctx"] == 1024 and props["total_slots"] == 4
-    assert props["speculative"]["drafters"] == ["draft-model", "predicted"]
+    assert props["speculative"]["drafters"] == ["draft-model", "edit"]
 
 
 def test_the_log_is_readable_and_tells_no_prompts_unless_asked_to(server: Server, start: Callable[..., Server]) -> None:

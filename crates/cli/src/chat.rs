@@ -241,10 +241,10 @@ impl<'a> Chat<'a> {
 }
 
 const HELP: &str = "\
-/clear   forget the conversation
-/stats   what the last answer took
-/exit    leave, as Ctrl-D does
-A line that ends with \\ goes on in the next.";
+/clear   start a new conversation
+/stats   show the statistics of the last answer
+/exit    quit, like Ctrl-D
+A line that ends with \\ continues on the next line.";
 
 /// Whether a line is a command and not a message: a slash and one word.
 fn is_command(line: &str) -> bool {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use forerun_decode::{
-    Arm, Controller, Decoder, Drafter, DrafterId, Engine, ModelDrafter, NgramDrafter,
-    PredictedDrafter, Sampling, Special, SuffixDrafter, Token, Tokenizer, VocabMap,
+    Arm, Controller, Decoder, Drafter, DrafterId, EditDrafter, Engine, ModelDrafter, NgramDrafter,
+    Sampling, Special, SuffixDrafter, TenantSuffixDrafter, Token, Tokenizer, VocabMap,
 };
 use forerun_lab::{MEASURE, SLOT, SamplingConfig, bytes, file_name};
 use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
@@ -29,6 +29,8 @@ pub(crate) struct Loaded {
     pub(crate) sampling: Sampling,
     /// What drafts, for people.
     pub(crate) drafters: Vec<String>,
+    /// The drafter that was not named, for sequences that may be edits.
+    pub(crate) on_demand: Option<DrafterId>,
     /// What decides how much is drafted, where that is not fixed.
     pub(crate) controller: Option<Controller>,
 }
@@ -90,8 +92,9 @@ pub(crate) struct Wanted<'a> {
     pub(crate) gpu_missing: bool,
     /// Sequences at once.
     pub(crate) slots: NonZeroU32,
-    /// Whether sequences come with predictions.
-    pub(crate) predictions: bool,
+    /// Whether it is for a server: edits are drafted where there may be some, though no such drafter
+    /// was named, and no tenant learns what another was told.
+    pub(crate) serves: bool,
 }
 
 impl RunConfig {
@@ -103,7 +106,7 @@ impl RunConfig {
             sampling: &self.sampling,
             gpu_missing: self.gpu_missing,
             slots: NonZeroU32::MIN,
-            predictions: false,
+            serves: false,
         }
     }
 }
@@ -145,46 +148,57 @@ pub(crate) fn load_for(
     let mut drafters = Vec::new();
     for drafter in &drafts.drafters {
         let watch = &mut Watch { interrupt, screen };
-        drafters.push(LoadedDrafter::load(drafter, &model, &room, watch)?);
+        drafters.push(match drafter {
+            DrafterConfig::Suffix if wanted.serves => {
+                LoadedDrafter::new(TenantSuffixDrafter::default(), "")
+            }
+            _ => LoadedDrafter::load(drafter, &model, &room, watch)?,
+        });
     }
-    if wanted.predictions {
-        drafters.push(LoadedDrafter::new(PredictedDrafter::default(), ""));
-    }
-    // A memory that cannot forget what is rejected cannot be drafted for; without predictions that
+    // A memory that cannot forget what is rejected cannot be drafted for; a drafter that was named
     // is refused below.
-    if wanted.predictions && drafts.drafters.is_empty() && !target.can_cut() {
-        drafters.clear();
+    let edits = wanted.edits() && (target.can_cut() || !drafts.drafters.is_empty());
+    let on_demand = edits.then_some(DrafterId(drafters.len()));
+    if edits {
+        drafters.push(LoadedDrafter::new(EditDrafter::default(), ""));
     }
     let (drafters, descriptions) =
         drafters.into_iter().map(|it| (it.drafter, it.description)).unzip();
     let mut decoder = Decoder::new(Box::new(target), drafters)?;
     let controller = if drafts.adaptive && !decoder.drafters().is_empty() {
         let costs = decoder.measure(MEASURE).context("measuring what passes cost")?;
-        Some(Controller::new(costs, arms(drafts, wanted.predictions), drafts.len.get()))
+        let len_max = if edits { drafts.edit_len } else { drafts.len };
+        Some(Controller::new(costs, arms(drafts, edits), len_max.get()))
     } else {
         None
     };
-    Ok(Loaded { decoder, model, sampling, drafters: descriptions, controller })
+    Ok(Loaded { decoder, model, sampling, drafters: descriptions, on_demand, controller })
 }
 
 impl Wanted<'_> {
-    /// Paths of a text: one of each drafter, and the further ones of the draft model. Predictions
-    /// get one where there is a pool of cells anyway; else they take turns with the drafter.
+    /// Whether edits are drafted though no such drafter was named.
+    fn edits(&self) -> bool {
+        let named = |drafter: &DrafterConfig| matches!(drafter, DrafterConfig::Edit(_));
+        self.serves && !self.draft.drafters.iter().any(named)
+    }
+
+    /// Paths of a text: one of each drafter, and the further ones of the draft model. Edits on
+    /// demand get one where there is a pool of cells anyway; else they take turns with the drafter.
     fn paths(&self) -> NonZeroU32 {
         let drafts = self.draft;
         let own = (drafts.drafters.len() + drafts.width.get() - 1).max(1);
         let pool = own > 1 || self.target.engine.unified == Some(true);
-        let paths = own + usize::from(self.predictions && pool && !drafts.drafters.is_empty());
+        let paths = own + usize::from(self.edits() && pool && !drafts.drafters.is_empty());
         u32::try_from(paths).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN)
     }
 }
 
-/// What the controller chooses among: each drafter alone and all together, with and without the
-/// prediction, the draft model with as many paths as it may draw.
-fn arms(drafts: &DraftConfig, predictions: bool) -> Vec<Arm> {
+/// What the controller chooses among: each drafter alone and all together, with and without edits
+/// on demand, the draft model with as many paths as it may draw.
+fn arms(drafts: &DraftConfig, edits: bool) -> Vec<Arm> {
     let count = drafts.drafters.len();
     let own: Vec<DrafterId> = (0..count).map(DrafterId).collect();
-    let all: Vec<DrafterId> = (0..count + usize::from(predictions)).map(DrafterId).collect();
+    let all: Vec<DrafterId> = (0..count + usize::from(edits)).map(DrafterId).collect();
     let mut sets: Vec<Vec<DrafterId>> = all.iter().map(|drafter| vec![*drafter]).collect();
     sets.extend([own, all].into_iter().filter(|set| set.len() > 1));
     sets.dedup();
@@ -224,7 +238,8 @@ impl LoadedDrafter {
         Ok(match config {
             DrafterConfig::Ngram => Self::new(NgramDrafter::default(), ""),
             DrafterConfig::Suffix => Self::new(SuffixDrafter::default(), ""),
-            DrafterConfig::Predicted(path) => Self::new(predicted(path, target)?, &file_name(path)),
+            DrafterConfig::Edit(None) => Self::new(EditDrafter::default(), ""),
+            DrafterConfig::Edit(Some(path)) => Self::new(edit(path, target)?, &file_name(path)),
             DrafterConfig::Model(draft) => {
                 let (drafter, about) = draft_model(draft, target, room, watch)?;
                 Self::new(drafter, &about)
@@ -282,11 +297,11 @@ pub(crate) fn context_len(wanted: ContextLen, model: &Model) -> Option<NonZeroU3
     }
 }
 
-fn predicted(path: &Path, model: &Model) -> anyhow::Result<PredictedDrafter> {
+fn edit(path: &Path, model: &Model) -> anyhow::Result<EditDrafter> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("prediction {}", path.display()))?;
     let tokens = model.vocab().tokenize(&text, Special::AsText).context("prediction")?;
-    let mut drafter = PredictedDrafter::default();
+    let mut drafter = EditDrafter::default();
     drafter.predict(SLOT, &tokens);
     Ok(drafter)
 }

@@ -100,19 +100,19 @@ fn parse() -> anyhow::Result<Result<Cli, clap::Error>> {
 
 /// What users of other programs type, and what it is here.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("run", TEXT_OR_TALK),
-    ("complete", TEXT_OR_TALK),
-    ("completion", TEXT_OR_TALK),
-    ("llama-completion", TEXT_OR_TALK),
-    ("cli", TEXT_OR_TALK),
-    ("llama-cli", TEXT_OR_TALK),
+    ("run", GENERATE_OR_CHAT),
+    ("complete", GENERATE_OR_CHAT),
+    ("completion", GENERATE_OR_CHAT),
+    ("llama-completion", GENERATE_OR_CHAT),
+    ("cli", GENERATE_OR_CHAT),
+    ("llama-cli", GENERATE_OR_CHAT),
     ("server", "'forerun serve'"),
     ("llama-server", "'forerun serve'"),
     ("benchmark", "'forerun bench'"),
     ("llama-bench", "'forerun bench'"),
 ];
 
-const TEXT_OR_TALK: &str = "'forerun generate' to continue a text, 'forerun chat' to talk";
+const GENERATE_OR_CHAT: &str = "'forerun generate' for a completion, 'forerun chat' for a chat";
 
 /// The same error, with the command that was probably meant.
 fn meant(error: clap::Error, command: &mut clap::Command) -> clap::Error {

@@ -83,6 +83,13 @@ struct ServingFlags {
     /// batches are faster.
     #[arg(long, env = "LLAMA_ARG_KV_UNIFIED", value_name = "ON|OFF", value_parser = on_or_off)]
     kv_unified: Option<bool>,
+    /// Let the suffix drafter learn from outputs of clients without an API key, for all of them
+    ///
+    /// The speed of an output may then tell a client what others were told. Clients with a key, or
+    /// requests with the same `cache_salt`, always share what the drafter learned, among themselves
+    /// alone.
+    #[arg(long)]
+    spec_suffix_shared: bool,
     /// Name of the model in requests and responses; may be repeated [default: the file name]
     #[arg(
         short,
@@ -172,6 +179,11 @@ impl ServeFlags {
             let reason = "several paths of a text need one pool";
             return Err(unused("--kv-unified off", reason, "leave it out, or draft one path"));
         }
+        let suffix = |drafter: &DrafterConfig| matches!(drafter, DrafterConfig::Suffix);
+        if serving.spec_suffix_shared && !draft.drafters.iter().any(suffix) {
+            let instead = "add --spec-type suffix";
+            return Err(unused("--spec-suffix-shared", "no suffix drafter drafts", instead));
+        }
         let sampling = sampling.resolve()?;
         let mut config = serving.config()?;
         config.host.parse_special = template.parse_special();
@@ -191,7 +203,7 @@ impl ServeFlags {
             sampling: &sampling,
             gpu_missing,
             slots,
-            predictions: true,
+            serves: true,
         };
         let loaded = load_for(&wanted, &interrupt, &mut screen);
         if told.load(Ordering::SeqCst) {
@@ -203,7 +215,7 @@ impl ServeFlags {
         // From here on Ctrl-C stops the server, and no pass.
         interrupt.release();
         let loaded = loaded?;
-        let defaults = drafts(&loaded, &draft, rule_said);
+        let defaults = drafts(&loaded, &draft, rule_said, serving.spec_suffix_shared);
         let engine = engine(loaded, &template.source(), serving.alias.clone(), defaults)?;
         if open {
             screen.warn("anybody who reaches this address may use the model: add --api-key");
@@ -315,13 +327,21 @@ fn listen(addresses: &[SocketAddr], config: &ServeConfig) -> anyhow::Result<Serv
 }
 
 /// What is drafted where a request says nothing.
-fn drafts(loaded: &Loaded, draft: &DraftConfig, rule: Option<RuleChoice>) -> DraftDefaults {
+fn drafts(
+    loaded: &Loaded,
+    draft: &DraftConfig,
+    rule: Option<RuleChoice>,
+    suffix_shared: bool,
+) -> DraftDefaults {
     DraftDefaults {
         drafters: loaded.decoder.drafters().infos(),
+        on_demand: loaded.on_demand.into_iter().collect(),
+        edit_length: draft.edit_len.get(),
         length: draft.len.get(),
         width: draft.width.get(),
         may_stop: draft.may_stop(),
         adaptive: draft.adaptive,
+        suffix_shared,
         rule,
     }
 }

@@ -106,7 +106,7 @@ impl<'a> Writer<'a> {
         let (prompt_len, stats) = (generation.sequence().prompt_len(), generation.stats().clone());
         let tokens = generation.sequence().output().to_vec();
         for (_, drafter) in self.loaded.decoder.drafters_mut().iter_mut() {
-            drafter.ended(&tokens);
+            drafter.ended(SLOT, &tokens);
         }
         Ok(Text { text, tokens, prompt_len, ending: result?, stats, seed })
     }

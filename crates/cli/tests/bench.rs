@@ -61,7 +61,7 @@ fn a_run_that_is_broken_off_goes_on_where_it_was() {
     let broken = report(&page);
     assert_eq!(broken["ended"], "interrupted");
     let (texts, whole) = (broken["measures"].as_array().unwrap().len(), &broken["repeats"]);
-    assert!(texts >= 8 && whole.as_u64().unwrap() >= 2, "{texts} texts, {whole} repeats");
+    assert!(texts >= 8 && whole.as_u64().unwrap() >= 2, "{texts} outputs, {whole} repeats");
 
     // An earlier run is neither lost by accident nor gone on with by other settings.
     let again = forerun(&line(&page, flags));

@@ -311,7 +311,7 @@ fn tune_measures_and_recommends() {
     );
     let run = forerun(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
     assert_eq!(run.code, Some(0), "{}", run.err);
-    for said in ["What a pass takes", "rounds accepting it", "speed-up, forecast", "2 paths"] {
+    for said in ["What a pass takes", "rounds accepting it", "speedup, forecast", "2 paths"] {
         assert!(run.out.contains(said), "{said}: {}", run.out);
     }
     let command = format!("\n  forerun chat -m {target} -t 1");
@@ -354,7 +354,7 @@ fn tune_tells_what_there_is_when_ctrl_c_is_pressed() {
     assert_eq!(run.code, Some(130), "{}{}", run.out, run.err);
     assert!(took.as_secs() < 5, "{took:?}");
     assert!(
-        run.out.contains("speed-up, forecast") && run.out.contains("Recommendation: "),
+        run.out.contains("speedup, forecast") && run.out.contains("Recommendation: "),
         "{}",
         run.out
     );

@@ -2,12 +2,13 @@
 
 mod automaton;
 mod branch;
+mod edit;
 mod fixed;
 mod index;
 mod model;
 mod ngram;
-mod predicted;
 mod suffix;
+mod tenants;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +21,12 @@ use crate::cost::{CostCurve, Pass};
 use crate::engine::{EngineError, Slot};
 use crate::sampling::Sampling;
 
+pub use edit::EditDrafter;
 pub use fixed::{MatchLen, MatchLenError};
 pub use model::ModelDrafter;
 pub use ngram::NgramDrafter;
-pub use predicted::PredictedDrafter;
 pub use suffix::{SuffixConfig, SuffixDrafter};
+pub use tenants::TenantSuffixDrafter;
 
 /// Names one of a decoder's drafters: its place among them, from zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -161,8 +163,8 @@ pub enum DrafterKind {
     Ngram,
     /// Suffixes of the sequence and of earlier outputs.
     Suffix,
-    /// The output that the request predicts.
-    Predicted,
+    /// The text that the output is an edited version of.
+    Edit,
     /// One that is written elsewhere, by its name.
     Other(&'static str),
 }
@@ -174,7 +176,7 @@ impl DrafterKind {
             Self::DraftModel => "draft-model",
             Self::Ngram => "ngram",
             Self::Suffix => "suffix",
-            Self::Predicted => "predicted",
+            Self::Edit => "edit",
             Self::Other(name) => name,
         }
     }
@@ -184,6 +186,10 @@ impl DrafterKind {
         self == Self::DraftModel
     }
 }
+
+/// Whose outputs a drafter may learn from, and draft from for the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tenant(pub u64);
 
 /// What makes drafts.
 ///
@@ -222,8 +228,12 @@ pub trait Drafter: Send {
         0
     }
 
-    /// Tells the output of a sequence that ended, for drafters that learn.
-    fn ended(&mut self, _output: &[Token]) {}
+    /// Tells whose sequence begins in a slot, for drafters that learn from outputs; without a tenant,
+    /// nothing is learned from it and nothing that was learned is used for it.
+    fn share(&mut self, _slot: Slot, _tenant: Option<Tenant>) {}
+
+    /// Tells the output of the sequence in a slot, which has ended, for drafters that learn.
+    fn ended(&mut self, _slot: Slot, _output: &[Token]) {}
 
     /// Tells what the output of the sequence in a slot is expected to be, for drafters that draft
     /// from it; without tokens, nothing is expected.

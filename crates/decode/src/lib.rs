@@ -77,8 +77,8 @@ pub use control::{Arm, Available, Choice, Controller, Costs, History, Load, Outl
 pub use cost::{CostCurve, Pass};
 pub use decoder::Decoder;
 pub use draft::{DraftFailure, DraftRequest, Drafter, DrafterId, DrafterInfo, DrafterKind, Draw};
-pub use draft::{MatchLen, MatchLenError, ModelDrafter, NgramDrafter, PredictedDrafter};
-pub use draft::{SuffixConfig, SuffixDrafter};
+pub use draft::{EditDrafter, MatchLen, MatchLenError, ModelDrafter, NgramDrafter};
+pub use draft::{SuffixConfig, SuffixDrafter, Tenant, TenantSuffixDrafter};
 pub use drafters::Drafters;
 pub use drift::{Drift, DriftError, drift};
 pub use engine::{Branch, Caches, Engine, EngineError, Keep, Output, Rows, Slot, Step};

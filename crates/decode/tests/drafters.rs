@@ -3,10 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic")]
 
+#[path = "drafters/edit.rs"]
+mod edit;
 #[path = "drafters/ngram.rs"]
 mod ngram;
-#[path = "drafters/predicted.rs"]
-mod predicted;
 #[path = "drafters/suffix.rs"]
 mod suffix;
 
@@ -176,17 +176,17 @@ fn a_tree_that_has_no_fixed_tokens_is_a_failure_of_that_sequence() {
 #[test]
 fn names_are_those_of_the_flags() {
     let names: Vec<_> = every_drafter().iter().map(|drafter| drafter.kind().name()).collect();
-    assert_eq!(names, ["ngram", "suffix", "predicted"]);
+    assert_eq!(names, ["ngram", "suffix", "edit"]);
 }
 
 /// Each of them drafts 3, 1 after 1, 2, 3, 1, 2.
 fn every_drafter() -> Vec<Box<dyn Drafter>> {
-    let mut predicted = forerun_decode::PredictedDrafter::default();
-    predicted.predict(Slot(0), &[3, 1].map(Token));
+    let mut edit = forerun_decode::EditDrafter::default();
+    edit.predict(Slot(0), &[3, 1].map(Token));
     // Of four tokens asked for, the n-gram's go on through its own; two are left by the prediction
     // and by the length of the suffix.
     let ngram = TwoOnly(forerun_decode::NgramDrafter::default());
-    vec![Box::new(ngram), Box::<forerun_decode::SuffixDrafter>::default(), Box::new(predicted)]
+    vec![Box::new(ngram), Box::<forerun_decode::SuffixDrafter>::default(), Box::new(edit)]
 }
 
 /// Asks a drafter for two tokens at most.

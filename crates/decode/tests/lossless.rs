@@ -257,8 +257,8 @@ fn constrained_penalised_and_biased_output_follows_its_law_under_every_rule() {
     for rule in [RuleChoice::Pooled, RuleChoice::Gbv, RuleChoice::Traversal, RuleChoice::Rsd] {
         check(rule, 2, || vec![model()]);
     }
-    check(RuleChoice::Pooled, 1, || vec![model(), predicted()]);
-    check(RuleChoice::Block, 1, || vec![predicted()]);
+    check(RuleChoice::Pooled, 1, || vec![model(), edit()]);
+    check(RuleChoice::Block, 1, || vec![edit()]);
     let forgetful = Case::new(|| vec![model()], BlockRule)
         .constrained(|| Box::new(Manners { forgetful: true, ..Manners::default() }));
     assert!((0..4).all(|seed| forgetful.worst_error(seed) > 1e-3), "the check has teeth");
@@ -387,9 +387,9 @@ fn the_check_catches_a_wrong_rule_and_a_wrong_cache() {
     assert!((0..4).all(|seed| forgetful.worst_error(seed) > 1e-3));
 }
 
-/// A prediction that is right at first and wrong later.
-fn predicted() -> Box<dyn Drafter> {
-    let mut drafter = PredictedDrafter::default();
+/// Drafts a prediction that is right at first and wrong later, with what was replaced in it.
+fn edit() -> Box<dyn Drafter> {
+    let mut drafter = EditDrafter::default();
     drafter.predict(Slot(0), &[1, 0, 2, 1, 1, 0].map(Token));
     Box::new(drafter)
 }
@@ -397,10 +397,10 @@ fn predicted() -> Box<dyn Drafter> {
 #[test]
 fn fixed_paths_change_nothing() {
     Case::new(|| vec![Box::new(NgramDrafter::default())], BlockRule).assert_lossless("n-gram");
-    Case::new(|| vec![predicted()], BlockRule).assert_lossless("predicted");
+    Case::new(|| vec![edit()], BlockRule).assert_lossless("edit");
     let suffix = || -> Vec<Box<dyn Drafter>> {
         let mut drafter = SuffixDrafter::default();
-        drafter.ended(&[0, 1, 2, 2, 0, 1, 2, 1, 0, 1, 2, 2].map(Token));
+        drafter.ended(Slot(0), &[0, 1, 2, 2, 0, 1, 2, 1, 0, 1, 2, 2].map(Token));
         vec![Box::new(drafter)]
     };
     Case::new(suffix, BlockRule).shaped(penalised()).assert_lossless("suffix");
@@ -408,7 +408,7 @@ fn fixed_paths_change_nothing() {
 
 #[test]
 fn several_drafters_in_one_round_change_nothing() {
-    let both = || vec![model(), predicted()];
+    let both = || vec![model(), edit()];
     Case::new(both, PooledRule).assert_lossless("pooled, two drafters");
     Case::new(both, PooledRule).shaped(penalised()).assert_lossless("pooled, penalties");
     Case::new(both, NssRule).assert_lossless("nss, two drafters");
@@ -436,7 +436,7 @@ fn several_paths_of_a_model_change_nothing() {
 
 #[test]
 fn several_paths_beside_a_fixed_one_change_nothing() {
-    let both = || vec![model(), predicted()];
+    let both = || vec![model(), edit()];
     Case::new(both, PooledRule)
         .wide(2, Scheme::Independent)
         .assert_lossless("two paths and a fixed one");
@@ -478,7 +478,7 @@ fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
         let mut controller = Controller::new(costs, arms, 2);
         let policy = &controller.policy(Arc::new(PooledRule));
         let target = Box::new(ToyEngine::new(toy(seed), 64));
-        let mut decoder = Decoder::new(target, vec![model(), predicted()]).unwrap();
+        let mut decoder = Decoder::new(target, vec![model(), edit()]).unwrap();
         let mut sequence = Sequence::new(Slot(0), Sampling::unshaped());
         sequence.begin(prompt(), HORIZON + 1);
         let mut history = controller.history(|_| true);

@@ -577,7 +577,7 @@ fn a_prefix_that_another_slot_has_cached_is_not_prefilled_again() {
 fn a_commit_reports_how_much_of_a_fixed_path_was_accepted() {
     let model = ToyModel { vocab_len: 9, order: 3, seed: 1, spread: 2.0 };
     let target = Box::new(ToyEngine::new(model.clone(), 64));
-    let mut decoder = Decoder::new(target, vec![Box::new(PredictedDrafter::default())]).unwrap();
+    let mut decoder = Decoder::new(target, vec![Box::new(EditDrafter::default())]).unwrap();
     let likeliest = |text: &[Token]| {
         let logits = model.logits(text);
         let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -37,7 +37,9 @@ pub use interval::{Interval, rate_ratio};
 pub(crate) use interval::{pairs, speedup};
 use journal::Journal;
 use models::{Decoding, Wanted};
-pub use plan::{Axes, Drafting, Ended, Product, Team, TeamError, distinct, drafters, teams};
+pub use plan::{
+    Axes, Drafting, Ended, PREDICTION, Product, Team, TeamError, distinct, drafters, teams,
+};
 pub(crate) use record::Measure;
 use record::{Config, PromptRecord, SCHEMA};
 pub use record::{LeftOut, Setting, Stop};

@@ -99,8 +99,8 @@ fn outline(config: &CertifyConfig, of_server: bool) -> Outline {
             vec![
                 ("greedy", "every prompt with speculation on and off at temperature 0".to_owned()),
                 (
-                    "texts",
-                    format!("pairs of texts, until {percent} % of difference would be found"),
+                    "outputs",
+                    format!("pairs of outputs, until {percent} % of difference would be found"),
                 ),
             ],
             "It ends earlier if something wrong is proved or enough was tested",
@@ -111,8 +111,8 @@ fn outline(config: &CertifyConfig, of_server: bool) -> Outline {
                 ("load", "hash and load the models".to_owned()),
                 ("engine", "rows in blocks against rows one by one".to_owned()),
                 (
-                    "texts",
-                    format!("drafted texts, until {percent} % of wrong tokens would be found"),
+                    "outputs",
+                    format!("drafted outputs, until {percent} % of wrong tokens would be found"),
                 ),
             ],
             "It ends earlier if something wrong is proved or enough was tested",

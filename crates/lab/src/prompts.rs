@@ -15,6 +15,8 @@ pub struct Prompt {
     pub task: String,
     /// What is asked.
     pub text: String,
+    /// What the output is an edited version of, if it is one. Such an output ends by itself.
+    pub original: Option<String>,
 }
 
 /// Questions of different kinds, for a first impression.
@@ -27,10 +29,11 @@ const FEW: [&str; 5] = [
 ];
 
 /// The field's prompts; where they come from is in `bench/prompts/README.md`.
-const FIELD: [&str; 3] = [
+const FIELD: [&str; 4] = [
     include_str!("../../../bench/prompts/spec_bench.jsonl"),
     include_str!("../../../bench/prompts/human_eval.jsonl"),
     include_str!("../../../bench/prompts/gsm8k.jsonl"),
+    include_str!("../../../bench/prompts/edit.jsonl"),
 ];
 
 /// A few prompts of different kinds.
@@ -39,6 +42,7 @@ pub fn few() -> Vec<Prompt> {
         id: (index + 1).to_string(),
         task: "general".to_owned(),
         text: (*text).to_owned(),
+        original: None,
     };
     FEW.iter().enumerate().map(prompt).collect()
 }
@@ -49,8 +53,8 @@ pub fn field() -> Vec<Prompt> {
     lines.map(|line| read(line, 0).expect("the built-in prompts are right")).collect()
 }
 
-/// The prompts of a file: on each line a JSON object with "prompt", perhaps "task" and "id", or a
-/// prompt as it is.
+/// The prompts of a file: on each line a JSON object with "prompt", perhaps "task", "id" and
+/// "prediction", or a prompt as it is.
 ///
 /// # Errors
 /// Where the file cannot be read or has none.
@@ -75,7 +79,7 @@ pub fn file(path: &Path) -> Result<Vec<Prompt>> {
 fn read(line: &str, number: usize) -> Result<Prompt> {
     if !line.trim_start().starts_with('{') {
         let task = "prompts".to_owned();
-        return Ok(Prompt { id: number.to_string(), task, text: line.to_owned() });
+        return Ok(Prompt { id: number.to_string(), task, text: line.to_owned(), original: None });
     }
     let object: serde_json::Value = serde_json::from_str(line)?;
     let field = |name: &str| object.get(name).and_then(serde_json::Value::as_str);
@@ -85,6 +89,7 @@ fn read(line: &str, number: usize) -> Result<Prompt> {
         id: field("id").map_or_else(|| number.to_string(), str::to_owned),
         task: field("task").unwrap_or("prompts").to_owned(),
         text: text.to_owned(),
+        original: field("prediction").map(str::to_owned),
     })
 }
 
@@ -113,7 +118,9 @@ mod tests {
         assert_eq!(read("Hello {there}", 3).unwrap().text, "Hello {there}");
         let object = read(r#"{"id": "a", "task": "qa", "prompt": "Hi"}"#, 3).unwrap();
         let (id, task, text) = ("a".to_owned(), "qa".to_owned(), "Hi".to_owned());
-        assert_eq!(object, Prompt { id, task, text });
+        assert_eq!(object, Prompt { id, task, text, original: None });
+        let edit = read(r#"{"prompt": "Hi", "prediction": "Ho"}"#, 3).unwrap();
+        assert_eq!(edit.original.as_deref(), Some("Ho"));
         let error = read(r#"{"text": "Hi"}"#, 3).unwrap_err().to_string();
         assert!(error.contains("\"prompt\""), "{error}");
         assert!(read("{", 3).is_err());
@@ -124,6 +131,6 @@ mod tests {
         let mut tasks: Vec<String> = field().into_iter().map(|prompt| prompt.task).collect();
         tasks.dedup();
         let all = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"];
-        assert_eq!(tasks, [&all[..], &["human_eval", "gsm8k"]].concat());
+        assert_eq!(tasks, [&all[..], &["human_eval", "gsm8k", "edit"]].concat());
     }
 }

@@ -376,7 +376,7 @@ mod tests {
     fn what_was_measured_is_what_rounds_take_and_bring() {
         let (name, pair) = pair(&report(), None, 1.0).unwrap();
         assert_eq!((name.as_str(), pair.accepted), ("block", vec![0.7, 0.6]));
-        assert_eq!(pair.target.seconds(1, 1), 0.2, "as texts had it, not as it was with no text");
+        assert_eq!(pair.target.seconds(1, 1), 0.2, "as outputs had it, not as it was with no text");
         assert_eq!(pair.drafter.unwrap().seconds(1, 1), 0.02);
         assert!((pair.beside_s - 0.012).abs() < 1e-12, "of a round, not of a token");
     }

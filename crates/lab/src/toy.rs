@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forerun_decode::{
-    Drafter, DrafterKind, Engine, ModelDrafter, NgramDrafter, Special, SuffixDrafter, Token,
-    TokenizeError, Tokenizer, ToyEngine, ToyModel,
+    Drafter, DrafterKind, EditDrafter, Engine, ModelDrafter, NgramDrafter, Special, SuffixDrafter,
+    Token, TokenizeError, Tokenizer, ToyEngine, ToyModel,
 };
 
+use crate::bench::PREDICTION;
 use crate::error::Result;
 use crate::machine::{Build, EngineRecord, Provenance};
 use crate::models::{EngineShape, Models, Target};
@@ -75,9 +76,10 @@ impl Models for Toy {
 
     fn drafters(&mut self, shape: &EngineShape) -> Result<Vec<Box<dyn Drafter>>> {
         let drafter = |kind: &DrafterKind| -> Box<dyn Drafter> {
-            match kind {
+            match *kind {
                 DrafterKind::Ngram => Box::new(NgramDrafter::default()),
                 DrafterKind::Suffix => Box::new(SuffixDrafter::default()),
+                DrafterKind::Edit | PREDICTION => Box::new(EditDrafter::default()),
                 _ => Box::new(ModelDrafter::new(Box::new(Self::draft(shape)))),
             }
         };

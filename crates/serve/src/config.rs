@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_decode::{
-    ChatTemplate, Controller, Decoder, DrafterInfo, RuleChoice, Sampling, Tokenizer,
+    ChatTemplate, Controller, Decoder, DrafterId, DrafterInfo, RuleChoice, Sampling, Tokenizer,
 };
 
 /// The models, and the defaults of requests to them.
@@ -32,14 +32,20 @@ pub struct Engine {
 pub struct DraftDefaults {
     /// The drafters, in the decoder's order.
     pub drafters: Vec<DrafterInfo>,
+    /// Those of them that draft if a request predicts its output or its prompt holds code.
+    pub on_demand: Vec<DrafterId>,
     /// Tokens of a path: always, or at most if drafts are adaptive.
     pub length: usize,
+    /// The same where an edit may be drafted: those drafts end by themselves where they are unsure.
+    pub edit_length: usize,
     /// Paths of the draft model.
     pub width: usize,
     /// Whether a draft may end early.
     pub may_stop: bool,
     /// Whether a controller decides.
     pub adaptive: bool,
+    /// Whether clients without a key are drafted for from each other's outputs.
+    pub suffix_shared: bool,
     /// The verification rule, if one was chosen.
     pub rule: Option<RuleChoice>,
 }

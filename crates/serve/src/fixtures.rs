@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_decode::{
-    Decoder, Drafter, ModelDrafter, PredictedDrafter, Sampling, Special, Token, TokenizeError,
-    Tokenizer, ToyEngine, ToyModel,
+    Decoder, Drafter, DrafterId, EditDrafter, ModelDrafter, Sampling, Special, Token,
+    TokenizeError, Tokenizer, ToyEngine, ToyModel,
 };
 
 use crate::config::{DraftDefaults, Engine, HostConfig, ModelInfo};
@@ -60,8 +60,7 @@ pub(crate) fn engine_of(
 ) -> Engine {
     let drafter = ToyEngine::new(model(tokenizer.vocab_len(), 2), target.context_len());
     let drafter = ModelDrafter::new(Box::new(drafter.slots(target.slot_count()).paths(1)));
-    let drafters: Vec<Box<dyn Drafter>> =
-        vec![Box::new(drafter), Box::new(PredictedDrafter::default())];
+    let drafters: Vec<Box<dyn Drafter>> = vec![Box::new(drafter), Box::new(EditDrafter::default())];
     let decoder = Decoder::new(target, drafters).unwrap();
     Engine {
         controller: None,
@@ -71,10 +70,13 @@ pub(crate) fn engine_of(
         sampling: Sampling::unshaped(),
         drafts: DraftDefaults {
             drafters: decoder.drafters().infos(),
+            on_demand: vec![DrafterId(1)],
             length: 3,
+            edit_length: 8,
             width: 1,
             may_stop: false,
             adaptive: false,
+            suffix_shared: false,
             rule: None,
         },
         decoder,

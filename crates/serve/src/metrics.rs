@@ -17,7 +17,7 @@ use crate::event::{SequenceStats, finish_reason};
 /// The block size gateways assume when they compare prefixes. Ours are compared token by token.
 const BLOCK: usize = 16;
 
-/// How fast the measured speed-up forgets: some fifty rounds count.
+/// How fast the measured speedup forgets: some fifty rounds count.
 const FORGET: f64 = 0.98;
 
 type Seconds = Counter<f64, AtomicU64>;
@@ -109,7 +109,7 @@ pub(crate) struct Metrics {
     recent: std::sync::Mutex<Recent>,
 }
 
-/// What the speed-up and the rate are made of.
+/// What the speedup and the rate are made of.
 #[derive(Debug, Default)]
 struct Recent {
     plain: f64,

@@ -13,6 +13,7 @@ use forerun_decode::{DrafterId, Reading, Special, StopStrings, Token};
 use forerun_grammar::CompiledForm;
 use tokio::sync::mpsc;
 
+use self::drafting::Edits;
 pub(crate) use self::parameters::{RequestParameters, SamplingParameters, SpeculativeParameters};
 use self::resume::{ResumedSequence, constrain_output};
 use crate::error::RequestError;
@@ -48,7 +49,8 @@ impl Service {
         let prediction = self.prediction(parameters.prediction.as_deref())?;
         let seeded = parameters.seed.is_some();
         let seed = parameters.seed.map_or_else(crate::random, i64::cast_unsigned);
-        let drafting = self.drafting(&parameters.speculative, seeded, &prediction)?;
+        let edits = self.edits(&prompts, &prediction);
+        let drafting = self.drafting(&parameters.speculative, seeded, edits)?;
         let logprobs = parameters.logprobs.map(|top| top as usize);
         let output_len_max = parameters.max_tokens.map_or(usize::MAX, |len| len as usize);
         let unread = unread_max(choices, drafting.policy.draft_len_max, logprobs);
@@ -145,6 +147,15 @@ impl Service {
             return Err(RequestError::ContextExceeded { len, context_len });
         }
         Ok(())
+    }
+
+    /// What outputs may be edited versions of; code in a prompt is between Markdown's fences.
+    fn edits(&self, prompts: &[Vec<Token>], prediction: &[Token]) -> Edits {
+        match prediction {
+            [] if prompts.iter().any(|prompt| self.text(prompt).contains("```")) => Edits::Prompt,
+            [] => Edits::Nothing,
+            _ => Edits::Prediction,
+        }
     }
 
     fn prediction(&self, text: Option<&str>) -> Result<Vec<Token>, RequestError> {

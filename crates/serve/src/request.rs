@@ -24,7 +24,7 @@ pub(crate) enum Client {
 /// Which cached prefixes a sequence may use, and who may use what it leaves: sequences of the same
 /// scope. So neither `cached_tokens` nor the time to the first token tells a client what another
 /// one sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Scope {
     /// All with the same API key and the same `cache_salt`; without keys, all with the same salt.
     Shared {
@@ -41,6 +41,16 @@ impl Scope {
     /// Whether a sequence of this scope may use what one of the other left.
     pub(crate) fn admits(&self, other: &Self) -> bool {
         *self != Self::Nobody && self == other
+    }
+
+    /// Whether its sequences may be drafted for from each other's outputs, which their speed would
+    /// tell: not if it is everybody without a key, unless the server says so.
+    pub(crate) fn learns(&self, anonymous_share: bool) -> bool {
+        match self {
+            Self::Shared { key: None, salt: None } => anonymous_share,
+            Self::Shared { .. } => true,
+            Self::Nobody => false,
+        }
     }
 }
 

@@ -104,7 +104,7 @@ impl Service {
         let admission = Admission::new(shared, keys, reserved);
         let (sender, requests) = mpsc::channel(admission.len());
         let worker = Worker::new(engine.decoder, engine.controller, Arc::clone(&metrics), requests);
-        let worker = worker.watched(watch);
+        let worker = worker.watched(watch).anonymous_share(engine.drafts.suffix_shared);
         let specials = match config.parse_special {
             true => SpecialTokens::default(),
             false => SpecialTokens::of(&*engine.tokenizer),

@@ -10,6 +10,7 @@ mod deliver;
 mod phases;
 mod schedule;
 
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -48,6 +49,10 @@ pub(crate) struct Worker {
     slot_count: usize,
     /// Who is told what slots hold, and how many tokens of each were reported.
     watch: Option<(Box<dyn CacheWatch>, Vec<usize>)>,
+    /// Makes a tenant of a scope.
+    tenants: RandomState,
+    /// Whether clients without a key are one tenant, or none.
+    anonymous_share: bool,
 }
 
 /// Is told what the target's KV cache holds, for routers that send a request where its prefix is
@@ -150,7 +155,15 @@ impl Worker {
             active: Vec::new(),
             slot_count,
             watch: None,
+            tenants: RandomState::new(),
+            anonymous_share: false,
         }
+    }
+
+    /// Has drafters learn from the outputs of all clients without a key for all of them.
+    pub(crate) fn anonymous_share(mut self, anonymous_share: bool) -> Self {
+        self.anonymous_share = anonymous_share;
+        self
     }
 
     /// With a watch that is told what the cache holds.

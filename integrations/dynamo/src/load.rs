@@ -90,10 +90,13 @@ impl ModelFlags {
             sampling: Sampling::default(),
             drafts: DraftDefaults {
                 drafters: decoder.drafters().infos(),
+                on_demand: Vec::new(),
                 length: self.spec_draft_n_max,
+                edit_length: self.spec_draft_n_max,
                 width: 1,
                 may_stop: false,
                 adaptive,
+                suffix_shared: false,
                 rule: None,
             },
             model: ModelInfo {

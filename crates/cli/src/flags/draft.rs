@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use forerun_decode::{DrafterKind, Drafts, PathsChoice, RuleChoice};
+use forerun_lab::bench::PREDICTION;
 use forerun_llama::{CacheType, EngineOptions, GpuLayers};
 use forerun_verify::Scheme;
 
@@ -14,6 +15,9 @@ use super::{ConfigError, within};
 /// Tokens of a drafted path unless told otherwise: always, or at most where it is adapted.
 const LEN_FIXED: NonZeroUsize = const { NonZeroUsize::new(4).expect("4 > 0") };
 const LEN_ADAPTED_MAX: NonZeroUsize = const { NonZeroUsize::new(8).expect("8 > 0") };
+
+/// The same where an edit may be drafted: those drafts end by themselves where they are unsure.
+const LEN_EDIT_MAX: NonZeroUsize = const { NonZeroUsize::new(32).expect("32 > 0") };
 
 /// Most tokens a drafter may be told to propose in a round.
 const DRAFT_LEN_MAX: usize = 64;
@@ -29,14 +33,15 @@ pub(crate) struct DraftFlags {
     #[arg(long, visible_alias = "model-draft")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_MODEL", value_name = "FILE")]
     spec_draft_model: Option<PathBuf>,
-    /// File with the expected output, such as the file before an edit; drafts are taken from it
+    /// File that the output is an edited version of; drafts are taken from it
     #[arg(long, value_name = "FILE")]
     prediction: Option<PathBuf>,
-    /// Drafters, separated by commas [default: draft-model with --spec-draft-model, predicted with
+    /// Drafters, separated by commas [default: draft-model with --spec-draft-model, edit with
     /// --prediction, else none]
     #[arg(long, env = "LLAMA_ARG_SPEC_TYPE", value_name = "LIST", value_delimiter = ',')]
     spec_type: Option<Vec<SpecType>>,
-    /// Maximum draft length in tokens per path [default: 8, or 4 with --spec-adaptive off]
+    /// Maximum draft length in tokens per path [default: 32 for edit; else 8, or 4 with
+    /// --spec-adaptive off]
     #[arg(long, visible_aliases = ["draft-max", "draft", "draft-n"], value_name = "N")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_N_MAX")]
     spec_draft_n_max: Option<usize>,
@@ -111,8 +116,8 @@ enum SpecType {
     Ngram,
     /// The tokens that most often followed the longest suffix that occurred before
     Suffix,
-    /// The expected output of --prediction
-    Predicted,
+    /// The text of --prediction, or of the prompt, with the changes the output has made to it
+    Edit,
 }
 
 /// One drafter, with what it drafts from.
@@ -124,8 +129,8 @@ pub(crate) enum DrafterConfig {
     Ngram,
     /// The text's own suffixes.
     Suffix,
-    /// The text in a file.
-    Predicted(PathBuf),
+    /// The text that is edited: that in a file, or the prompt.
+    Edit(Option<PathBuf>),
 }
 
 impl DrafterConfig {
@@ -140,6 +145,8 @@ impl DrafterConfig {
         match kind {
             DrafterKind::Ngram => Some(Self::Ngram),
             DrafterKind::Suffix => Some(Self::Suffix),
+            // Which has a prediction is the benchmark's to say.
+            DrafterKind::Edit | PREDICTION => Some(Self::Edit(None)),
             _ => None,
         }
     }
@@ -150,7 +157,7 @@ impl DrafterConfig {
             Self::Model(_) => DrafterKind::DraftModel,
             Self::Ngram => DrafterKind::Ngram,
             Self::Suffix => DrafterKind::Suffix,
-            Self::Predicted(_) => DrafterKind::Predicted,
+            Self::Edit(_) => DrafterKind::Edit,
         }
     }
 }
@@ -171,6 +178,8 @@ pub(crate) struct DraftConfig {
     pub(crate) drafters: Vec<DrafterConfig>,
     /// Tokens of a path: always, or at most where drafts are adapted.
     pub(crate) len: NonZeroUsize,
+    /// The same where an edit may be drafted.
+    pub(crate) edit_len: NonZeroUsize,
     /// Whether a controller decides what is drafted.
     pub(crate) adaptive: bool,
     /// Paths the draft model draws.
@@ -233,6 +242,9 @@ impl DraftFlags {
                     ConfigError::out_of_range("--spec-draft-n-max", len, expected)
                 })?,
         };
+        let edit_len = if self.spec_draft_n_max.is_some() { len } else { LEN_EDIT_MAX };
+        let edits = types.contains(&SpecType::Edit);
+        let len = if edits { edit_len } else { len };
         let width = self.width()?;
         let several = drafters.len() > 1 || width.get() > 1;
         let default = if several { RuleChoice::Pooled } else { RuleChoice::Block };
@@ -245,7 +257,7 @@ impl DraftFlags {
             paths: self.spec_draft_draw,
         })?;
         let width = NonZeroUsize::try_from(width).expect("at most PATHS_MAX");
-        Ok(DraftConfig { drafters, len, adaptive, width, scheme, rule })
+        Ok(DraftConfig { drafters, len, edit_len, adaptive, width, scheme, rule })
     }
 
     /// Paths of the draft model.
@@ -258,7 +270,7 @@ impl DraftFlags {
     fn types(&self) -> Result<Vec<SpecType>, ConfigError> {
         let Some(said) = &self.spec_type else {
             let model = self.spec_draft_model.as_ref().map(|_| SpecType::DraftModel);
-            let prediction = self.prediction.as_ref().map(|_| SpecType::Predicted);
+            let prediction = self.prediction.as_ref().map(|_| SpecType::Edit);
             let types: Vec<SpecType> = model.into_iter().chain(prediction).collect();
             return if types.is_empty() { self.plain() } else { Ok(types) };
         };
@@ -283,8 +295,8 @@ impl DraftFlags {
         if self.spec_draft_model.is_some() && !types.contains(&SpecType::DraftModel) {
             return unused("--spec-draft-model", "add draft-model to --spec-type");
         }
-        if self.prediction.is_some() && !types.contains(&SpecType::Predicted) {
-            return unused("--prediction", "add predicted to --spec-type");
+        if self.prediction.is_some() && !types.contains(&SpecType::Edit) {
+            return unused("--prediction", "add edit to --spec-type");
         }
         Ok(types)
     }
@@ -311,10 +323,7 @@ impl DraftFlags {
         Ok(match kind {
             SpecType::Ngram => DrafterConfig::Ngram,
             SpecType::Suffix => DrafterConfig::Suffix,
-            SpecType::Predicted => {
-                let path = self.prediction.clone().ok_or_else(|| lacking("--prediction"))?;
-                DrafterConfig::Predicted(path)
-            }
+            SpecType::Edit => DrafterConfig::Edit(self.prediction.clone()),
             SpecType::DraftModel | SpecType::None => {
                 let path =
                     self.spec_draft_model.clone().ok_or_else(|| lacking("--spec-draft-model"))?;
@@ -358,7 +367,7 @@ impl SpecType {
             Self::DraftModel => DrafterKind::DraftModel.name(),
             Self::Ngram => DrafterKind::Ngram.name(),
             Self::Suffix => DrafterKind::Suffix.name(),
-            Self::Predicted => DrafterKind::Predicted.name(),
+            Self::Edit => DrafterKind::Edit.name(),
         }
     }
 }

@@ -94,8 +94,15 @@ fn several_drafters_are_judged_by_the_pool() {
     };
     assert_eq!(names("--spec-type ngram-simple,suffix"), ["ngram", "suffix"]);
     assert_eq!(names("-md d --spec-type suffix,draft-simple"), ["suffix", "draft-model"]);
-    assert_eq!(names("-md d --prediction p"), ["draft-model", "predicted"]);
+    assert_eq!(names("-md d --prediction p"), ["draft-model", "edit"]);
     assert_eq!(names("-md d --prediction p --spec-type none --draft 3"), [""; 0]);
+    assert_eq!(names("--spec-type edit"), ["edit"], "of the prompt");
+    let len = |line: &str| resolve(line).unwrap().draft.len.get();
+    assert_eq!(
+        [len("--spec-type ngram"), len("--spec-type edit"), len("--prediction p")],
+        [8, 32, 32]
+    );
+    assert_eq!(len("--spec-type edit --draft 3"), 3);
     assert_eq!(resolve("--spec-type ngram,suffix").unwrap().draft.rule, RuleChoice::Pooled);
     assert_eq!(resolve("--spec-type ngram").unwrap().draft.rule, RuleChoice::Block);
 }
@@ -167,7 +174,6 @@ fn refusals_name_the_value_and_what_to_do() {
             "--verify pooled wants paths drawn independently: use traversal or rsd",
         ),
         ("--spec-type draft-model", "drafts from a file: add --spec-draft-model FILE"),
-        ("--spec-type predicted", "drafts from a file: add --prediction FILE"),
         ("-md d --spec-type ngram", "--spec-draft-model would do nothing"),
         ("--prediction p --spec-type ngram", "--prediction would do nothing"),
         ("--spec-type ngram,ngram", "--spec-type names ngram twice"),

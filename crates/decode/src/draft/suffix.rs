@@ -3,8 +3,8 @@
 //! As in SuffixDecoding (arXiv 2411.04975) and SAM decoding (arXiv 2411.10666): the longest suffix
 //! of the sequence that occurred before is found, and what most often followed it is drafted for as
 //! long as it is likely by its counts. Ended sequences are shared between all that follow, so the
-//! speed of an output may tell what others were told: a server whose users must not learn of each
-//! other leaves this drafter out, or makes one for each user.
+//! speed of an output may tell what others were told: for users who must not learn of each other
+//! there is [`super::TenantSuffixDrafter`].
 
 use std::collections::HashMap;
 
@@ -67,9 +67,9 @@ impl Default for SuffixConfig {
 /// ```
 /// use forerun_decode::{Drafter, Slot, SuffixConfig, SuffixDrafter, Token};
 /// let mut drafter = SuffixDrafter::new(SuffixConfig::default());
-/// drafter.ended(&[1, 2, 3, 4].map(Token));
-/// drafter.ended(&[1, 2, 3, 5].map(Token));
-/// drafter.ended(&[1, 2, 3, 5].map(Token));
+/// drafter.ended(Slot(0), &[1, 2, 3, 4].map(Token));
+/// drafter.ended(Slot(0), &[1, 2, 3, 5].map(Token));
+/// drafter.ended(Slot(0), &[1, 2, 3, 5].map(Token));
 /// assert_eq!(drafter.propose(Slot(0), &[9, 1, 2, 3].map(Token), 8), [Token(5)]);
 /// ```
 #[derive(Debug, Clone)]
@@ -114,6 +114,11 @@ impl SuffixDrafter {
         let automaton = Automaton::new(config.match_len.max());
         let (older, younger) = (automaton.clone(), automaton);
         Self { config, older, younger, edition: 0, slots: HashMap::new() }
+    }
+
+    /// How many tokens of ended sequences it remembers.
+    pub(super) fn remembered_len(&self) -> usize {
+        self.older.len() + self.younger.len()
     }
 
     /// What it drafts after `tokens`, the committed tokens of the sequence in `slot`: `len_max`
@@ -164,7 +169,7 @@ impl Drafter for SuffixDrafter {
         self.slots.remove(&slot);
     }
 
-    fn ended(&mut self, tokens: &[Token]) {
+    fn ended(&mut self, _: Slot, tokens: &[Token]) {
         let half = self.config.tokens_max.min(1 << 30) / 2;
         let tokens = &tokens[tokens.len().saturating_sub(half)..];
         if tokens.is_empty() {

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use forerun_decode::{Drafter, MatchLen, Slot, SuffixConfig, SuffixDrafter, Token};
+use forerun_decode::{
+    Drafter, MatchLen, Slot, SuffixConfig, SuffixDrafter, Tenant, TenantSuffixDrafter, Token,
+};
 use proptest::prelude::*;
 
 use super::{Event, config, events, slot, takes_no_longer_with_time};
@@ -92,7 +94,7 @@ proptest! {
             event.happen(&mut sequences[index]);
             let sequence = &sequences[index];
             if matches!(event, Event::End) {
-                drafter.ended(sequence);
+                drafter.ended(slot(index), sequence);
                 halves.ended(sequence, config.tokens_max);
             }
             let all: Vec<_> = halves.older.iter().chain(&halves.younger).chain([sequence]).collect();
@@ -105,19 +107,19 @@ proptest! {
 #[test]
 fn what_followed_most_often_is_drafted() {
     let mut drafter = SuffixDrafter::default();
-    drafter.ended(&[1, 2, 6, 7].map(Token));
+    drafter.ended(Slot(0), &[1, 2, 6, 7].map(Token));
     assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 8), [6, 7].map(Token));
-    drafter.ended(&[1, 2, 5, 7].map(Token));
+    drafter.ended(Slot(0), &[1, 2, 5, 7].map(Token));
     assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 8), [5, 7].map(Token), "lowest id");
-    drafter.ended(&[1, 2, 6, 8].map(Token));
+    drafter.ended(Slot(0), &[1, 2, 6, 8].map(Token));
     assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 8), [6, 7].map(Token));
 }
 
 #[test]
 fn counts_of_the_sequence_and_of_those_that_ended_are_one() {
     let mut drafter = SuffixDrafter::default();
-    drafter.ended(&[1, 2, 5].map(Token));
-    drafter.ended(&[1, 2, 6].map(Token));
+    drafter.ended(Slot(0), &[1, 2, 5].map(Token));
+    drafter.ended(Slot(0), &[1, 2, 6].map(Token));
     let tokens = [1, 2, 6, 1, 2].map(Token);
     assert_eq!(drafter.propose(Slot(0), &tokens, 1), [Token(6)]);
 }
@@ -127,8 +129,8 @@ fn an_unlikely_path_ends() {
     let config = SuffixConfig { chance_min: 0.4, ..SuffixConfig::default() };
     let mut drafter = SuffixDrafter::new(config);
     for last in [4, 5] {
-        drafter.ended(&[1, 2, 3, last].map(Token));
-        drafter.ended(&[1, 2, 6, last].map(Token));
+        drafter.ended(Slot(0), &[1, 2, 3, last].map(Token));
+        drafter.ended(Slot(0), &[1, 2, 6, last].map(Token));
     }
     // One half for the third token, one quarter with the fourth.
     assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 8), [Token(3)]);
@@ -137,7 +139,7 @@ fn an_unlikely_path_ends() {
 #[test]
 fn a_short_match_makes_a_short_draft() {
     let mut drafter = SuffixDrafter::default();
-    drafter.ended(&[1, 2, 3, 4, 5, 6, 7, 8].map(Token));
+    drafter.ended(Slot(0), &[1, 2, 3, 4, 5, 6, 7, 8].map(Token));
     assert_eq!(drafter.propose(Slot(0), &[Token(2)], 8), [], "shorter than it must be");
     assert_eq!(drafter.propose(Slot(0), &[1, 2].map(Token), 8), [3, 4].map(Token));
     assert_eq!(drafter.propose(Slot(0), &[1, 2, 3].map(Token), 8), [4, 5, 6].map(Token));
@@ -149,7 +151,7 @@ fn the_oldest_are_forgotten() {
     let mut drafter = SuffixDrafter::new(config);
     let mut remembered = |tokens: &[u32]| {
         let tokens: Vec<_> = tokens.iter().map(|id| Token(*id)).collect();
-        drafter.ended(&tokens);
+        drafter.ended(Slot(0), &tokens);
         [[1, 2], [3, 4], [5, 6]]
             .map(|start| !drafter.propose(Slot(0), &start.map(Token), 1).is_empty())
     };
@@ -166,9 +168,9 @@ fn the_oldest_are_forgotten() {
 #[test]
 fn empty_sequences_do_no_harm() {
     let mut drafter = SuffixDrafter::default();
-    drafter.ended(&[]);
+    drafter.ended(Slot(0), &[]);
     assert_eq!(drafter.propose(Slot(0), &[], 8), []);
-    drafter.ended(&[Token(1)]);
+    drafter.ended(Slot(0), &[Token(1)]);
     assert_eq!(drafter.propose(Slot(0), &[Token(1)], 8), []);
 }
 
@@ -185,8 +187,54 @@ fn ended_sequences_take_no_longer_with_time() {
     takes_no_longer_with_time(|slot, tokens| {
         let end = tokens.len();
         if end % 1_000 == 0 {
-            drafter.ended(&tokens[end - 1_000..]);
+            drafter.ended(Slot(0), &tokens[end - 1_000..]);
         }
         drafter.propose(slot, tokens, 8)
     });
+}
+
+#[test]
+fn tenants_learn_from_their_own_outputs_alone() {
+    let mut drafter = TenantSuffixDrafter::default();
+    let output = [1, 2, 3, 4].map(Token);
+    drafter.share(Slot(0), Some(Tenant(1)));
+    drafter.ended(Slot(0), &output);
+    let mut proposed = |slot, tenant| {
+        drafter.share(Slot(slot), tenant);
+        !drafter.propose(Slot(slot), &output[..2], 8).is_empty()
+    };
+    for slot in [0, 1] {
+        assert!(proposed(slot, Some(Tenant(1))));
+        assert!(!proposed(slot, Some(Tenant(2))));
+        assert!(!proposed(slot, None));
+    }
+    drafter.share(Slot(3), None);
+    drafter.ended(Slot(3), &[5, 6, 7, 8].map(Token));
+    for tenant in [None, Some(Tenant(1)), Some(Tenant(2))] {
+        drafter.share(Slot(3), tenant);
+        assert_eq!(drafter.propose(Slot(3), &[5, 6].map(Token), 8), [], "{tenant:?}");
+    }
+}
+
+#[test]
+fn tenants_that_learned_long_ago_are_forgotten() {
+    let config = SuffixConfig { tokens_max: 80, ..SuffixConfig::default() };
+    let mut drafter = TenantSuffixDrafter::new(config);
+    let output = |tenant: u32| [1, 2, 3, 4].map(|at| Token(10 * tenant + at));
+    let knows = |drafter: &mut TenantSuffixDrafter, tenant: u32| {
+        drafter.share(Slot(0), Some(Tenant(tenant.into())));
+        !drafter.propose(Slot(0), &output(tenant)[..2], 8).is_empty()
+    };
+    for tenant in 0..20 {
+        drafter.share(Slot(0), Some(Tenant(tenant.into())));
+        drafter.ended(Slot(0), &output(tenant));
+    }
+    assert!((0..20).all(|tenant| knows(&mut drafter, tenant)), "80 tokens");
+    drafter.share(Slot(0), Some(Tenant(0)));
+    drafter.ended(Slot(0), &output(0));
+    let known: Vec<u32> = (0..20).filter(|tenant| knows(&mut drafter, *tenant)).collect();
+    assert_eq!(known, [&[0][..], &(2..20).collect::<Vec<_>>()].concat(), "the first but one");
+    // A tenant takes an eighth at most, however much it is told.
+    (0..50).for_each(|at| drafter.ended(Slot(0), &[at, at + 1, at + 2].map(Token)));
+    assert!((3..20).filter(|tenant| knows(&mut drafter, *tenant)).count() >= 16);
 }

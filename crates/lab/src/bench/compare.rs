@@ -13,7 +13,7 @@ struct Row {
     temperature: f32,
     old: Interval,
     new: Interval,
-    /// The new speed-up in old ones.
+    /// The new speedup in old ones.
     change: Interval,
     /// Whether that is more than noise, all rows taken together.
     changed: bool,
@@ -104,7 +104,7 @@ fn text(old: &Report, new: &Report) -> String {
     if !rows.is_empty() {
         text += &format!(
             "  {:<width$}     T  {:>18}  {:>18}  {:>18}\n",
-            "setting", "old speed-up", "new speed-up", "new / old"
+            "setting", "old speedup", "new speedup", "new / old"
         );
     }
     for row in &rows {
@@ -130,7 +130,7 @@ fn text(old: &Report, new: &Report) -> String {
     text += &missing(new, old, "new one");
     let changed = rows.iter().filter(|row| row.changed).count();
     text += &match (rows.len(), changed) {
-        (0, _) => "They have no speed-up in common.".to_owned(),
+        (0, _) => "They have no speedup in common.".to_owned(),
         (_, 0) => "Nothing changed that is more than noise.".to_owned(),
         (all, changed) => format!("{changed} of {all} changed by more than noise."),
     };

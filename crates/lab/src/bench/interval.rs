@@ -1,4 +1,4 @@
-//! How sure a speed-up is: bootstrap intervals over prompts, and when they are narrow enough.
+//! How sure a speedup is: bootstrap intervals over prompts, and when they are narrow enough.
 //!
 //! A prompt's outputs by a setting and by plain decoding stay together, so what the machine did to
 //! both cancels. Prompts are drawn anew with replacement, and the ratio of the summed rates is taken
@@ -129,7 +129,7 @@ fn speedup_of<'a>(pairs: impl IntoIterator<Item = &'a Pair>) -> Option<f64> {
     ratio(own, plain)
 }
 
-/// The speed-up over plain decoding; nothing where no text has both.
+/// The speedup over plain decoding; nothing where no text has both.
 pub(crate) fn speedup(pairs: &[Pair]) -> Option<Interval> {
     let value = speedup_of(pairs)?;
     let mut random = Philox::new(SEED);
@@ -148,7 +148,7 @@ pub fn rate_ratio(own: &[(f64, f64)], plain: &[(f64, f64)]) -> Option<Interval> 
     speedup(&pairs)
 }
 
-/// By how much the speed-up of `new` is that of `old`, at a level. Where both have the same prompts
+/// By how much the speedup of `new` is that of `old`, at a level. Where both have the same prompts
 /// they are drawn together.
 pub(crate) fn change(old: &[Pair], new: &[Pair], level: f64) -> Option<Interval> {
     let value = ratio(speedup_of(new)?, speedup_of(old)?)?;
@@ -210,7 +210,7 @@ mod tests {
         (-2.0 * (1.0 - uniform()).ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()
     }
 
-    /// Prompts whose speed-ups lie around two.
+    /// Prompts whose speedups lie around two.
     fn prompts(count: usize, random: &mut Philox) -> Vec<Pair> {
         let pair = |prompt| {
             let plain_seconds = 1.0 + 0.1 * noise(random);

@@ -81,7 +81,7 @@ impl Sums {
         ratio(self.accepted as f64, self.drafted as f64)
     }
 
-    /// Memory-bound speed-up (arXiv 2402.14160): block efficiency by what a round would take if a
+    /// Memory-bound speedup (arXiv 2402.14160): block efficiency by what a round would take if a
     /// pass took as long as reading its weights. `size` is the draft model's in sizes of the target.
     pub(super) fn memory_bound_speedup(&self, size: f64) -> Option<f64> {
         let passes = ratio(self.draft_passes as f64, self.rounds as f64)?;

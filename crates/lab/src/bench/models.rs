@@ -16,7 +16,7 @@ use forerun_decode::{
 };
 use forerun_verify::{Philox, Random, Scheme};
 
-use super::plan::{Drafting, Ended, turns};
+use super::plan::{Drafting, Ended, PREDICTION, turns};
 use super::record::{Config, LeftOut, Measure, PositionRecord, Setting};
 use super::report::Curve;
 use super::session::{Session, Source};
@@ -47,7 +47,7 @@ pub(super) struct Wanted<'a> {
 pub(super) struct Loaded {
     decoder: Decoder,
     vocab: Arc<dyn Tokenizer>,
-    tokens: Vec<Vec<Token>>,
+    tokens: Vec<PromptTokens>,
     drafters: Vec<Drafting>,
     /// How they are run.
     pub(super) engine: EngineRecord,
@@ -55,6 +55,13 @@ pub(super) struct Loaded {
     pub(super) prompts: Vec<Prompt>,
     /// Those that do not.
     pub(super) left_out: Vec<LeftOut>,
+}
+
+/// A prompt as the model reads it.
+struct PromptTokens {
+    prompt: Vec<Token>,
+    /// What its output is an edited version of, if it is one.
+    original: Option<Vec<Token>>,
 }
 
 /// Loads target and drafters, with as much context as the prompts need.
@@ -69,7 +76,7 @@ pub(super) fn load(
     let target = models.target()?;
     let most = target.context_len;
     let read = read(prompts, &target, most.saturating_sub(wanted.text_len))?;
-    let longest = read.tokens.iter().map(Vec::len).max();
+    let longest = read.tokens.iter().map(|it| it.prompt.len()).max();
     let longest = longest.ok_or_else(|| {
         let len = wanted.text_len;
         Error::refused(format!("no prompt and {len} more tokens fit a context of {most}"))
@@ -96,7 +103,7 @@ pub(super) fn load(
 /// Prompts and their tokens.
 struct Read {
     prompts: Vec<Prompt>,
-    tokens: Vec<Vec<Token>>,
+    tokens: Vec<PromptTokens>,
     left_out: Vec<LeftOut>,
 }
 
@@ -105,7 +112,10 @@ fn read(prompts: Vec<Prompt>, target: &Target, len_max: usize) -> Result<Read> {
     let texts = prompts::in_chat_format(&prompts, target.chat_template.as_deref())?;
     let mut read = Read { prompts: Vec::new(), tokens: Vec::new(), left_out: Vec::new() };
     for (prompt, text) in prompts.into_iter().zip(texts) {
-        let tokens = target.vocab.tokenize(&text, Special::Parse).map_err(Error::Prompt)?;
+        let tokenized =
+            |text: &str, special| target.vocab.tokenize(text, special).map_err(Error::Prompt);
+        let tokens = tokenized(&text, Special::Parse)?;
+        let original = prompt.original.as_deref().map(|it| tokenized(it, Special::AsText));
         if tokens.is_empty() || tokens.len() > len_max {
             let what = format!("prompt {} of {}", prompt.id, prompt.task);
             let reason = format!("{} tokens do not fit the context", tokens.len());
@@ -113,7 +123,7 @@ fn read(prompts: Vec<Prompt>, target: &Target, len_max: usize) -> Result<Read> {
             continue;
         }
         read.prompts.push(prompt);
-        read.tokens.push(tokens);
+        read.tokens.push(PromptTokens { prompt: tokens, original: original.transpose()? });
     }
     Ok(read)
 }
@@ -165,7 +175,7 @@ impl Way {
 /// What is decoded once.
 struct Text<'a> {
     prompt: usize,
-    tokens: &'a [Token],
+    tokens: &'a PromptTokens,
     temperature: usize,
     setting: usize,
     seed: u64,
@@ -177,11 +187,11 @@ pub(super) struct Decoding<'a> {
     decoder: Decoder,
     costs: Costs,
     vocab: Arc<dyn Tokenizer>,
-    tokens: Arc<[Vec<Token>]>,
+    tokens: Arc<[PromptTokens]>,
     drafters: Vec<Drafting>,
     ways: Vec<Way>,
     /// How tokens are drawn, by temperature.
-    samplings: Vec<Sampling>,
+    samplings: Vec<Samplings>,
     /// For each setting and temperature that has one.
     controllers: Vec<Option<Controller>>,
     cancellation: &'a Cancellation,
@@ -205,10 +215,10 @@ impl<'a> Decoding<'a> {
             .iter()
             .map(|setting| Way::new(setting, &loaded.drafters))
             .collect::<Result<_>>()?;
-        let samplings: Vec<Sampling> = config
+        let samplings: Vec<Samplings> = config
             .temperatures
             .iter()
-            .map(|temperature| sampling(config, *temperature, &*loaded.vocab))
+            .map(|temperature| Samplings::new(config, *temperature, &*loaded.vocab))
             .collect::<Result<_>>()?;
         let each = ways.iter().flat_map(|way| samplings.iter().map(|_| way.controller(&costs)));
         let mut models = Self {
@@ -250,9 +260,16 @@ impl<'a> Decoding<'a> {
     /// Writes a text and says what it took.
     fn write(&mut self, text: &Text<'_>) -> Result<Measure> {
         let (mut draft_read, mut draft_read_s) = (0, 0.0);
-        for drafter in self.ways[text.setting].drafters.clone() {
-            let vocab_len = self.vocab.vocab_len();
-            for pass in ready(&mut self.decoder.drafters_mut()[drafter], text.tokens, vocab_len)? {
+        let PromptTokens { prompt, original } = text.tokens;
+        for id in self.ways[text.setting].drafters.clone() {
+            let (kind, vocab_len) = (self.drafters[id.0].kind, self.vocab.vocab_len());
+            let drafter = &mut self.decoder.drafters_mut()[id];
+            match kind {
+                PREDICTION => drafter.predict(SLOT, original.as_deref().unwrap_or_default()),
+                DrafterKind::Edit => drafter.forget(SLOT),
+                _ => {}
+            }
+            for pass in ready(drafter, prompt, vocab_len)? {
                 draft_read += pass.tokens as u64;
                 draft_read_s += pass.time.as_secs_f64();
             }
@@ -270,8 +287,8 @@ impl<'a> Decoding<'a> {
         Ok(Measure {
             prompt: text.prompt,
             setting: text.setting,
-            temperature: self.samplings[text.temperature].temperature,
-            prompt_tokens: text.tokens.len() as u64,
+            temperature: self.samplings[text.temperature].fixed_len.temperature,
+            prompt_tokens: prompt.len() as u64,
             draft_passes,
             draft_read,
             draft_read_s,
@@ -281,9 +298,12 @@ impl<'a> Decoding<'a> {
     }
 
     fn begin(&self, text: &Text<'_>) -> Generation {
-        let mut sequence = Sequence::new(SLOT, self.samplings[text.temperature].clone());
+        let samplings = &self.samplings[text.temperature];
+        let sampling =
+            if text.tokens.original.is_some() { &samplings.ending } else { &samplings.fixed_len };
+        let mut sequence = Sequence::new(SLOT, sampling.clone());
         let policy = self.ways[text.setting].policy(text.seed);
-        sequence.begin(text.tokens.to_vec(), text.len);
+        sequence.begin(text.tokens.prompt.clone(), text.len);
         let stops = StopStrings::new(Vec::<String>::new()).expect("none is fine");
         Generation::new(sequence, policy, Arc::clone(&self.vocab), &stops, text.seed)
     }
@@ -351,18 +371,30 @@ fn of_stats(stats: &Stats) -> Measure {
     }
 }
 
-/// How tokens are drawn at a temperature. End tokens are forbidden: all outputs have one length.
-fn sampling(config: &Config, temperature: f32, vocab: &dyn Tokenizer) -> Result<Sampling> {
-    let unshaped = Sampling::unshaped();
-    let sampling = Sampling {
-        temperature,
-        top_k: config.top_k.map_or(unshaped.top_k, |top_k| top_k as usize),
-        top_p: config.top_p.unwrap_or(unshaped.top_p),
-        min_p: config.min_p.unwrap_or(unshaped.min_p),
-        ..unshaped
-    };
-    let config = SamplingConfig { sampling, ignore_end: true, seed: config.seed };
-    Ok(config.for_vocab(vocab)?)
+/// How tokens are drawn at a temperature.
+struct Samplings {
+    /// End tokens are forbidden: all outputs have one length.
+    fixed_len: Sampling,
+    /// They are not: an edit has an end, and what came after it would be no edit.
+    ending: Sampling,
+}
+
+impl Samplings {
+    fn new(config: &Config, temperature: f32, vocab: &dyn Tokenizer) -> Result<Self> {
+        let unshaped = Sampling::unshaped();
+        let sampling = Sampling {
+            temperature,
+            top_k: config.top_k.map_or(unshaped.top_k, |top_k| top_k as usize),
+            top_p: config.top_p.unwrap_or(unshaped.top_p),
+            min_p: config.min_p.unwrap_or(unshaped.min_p),
+            ..unshaped
+        };
+        let ended = |ignore_end| {
+            let sampling = sampling.clone();
+            SamplingConfig { sampling, ignore_end, seed: config.seed }.for_vocab(vocab)
+        };
+        Ok(Self { fixed_len: ended(true)?, ending: ended(false)? })
+    }
 }
 
 fn cannot_draft(kind: DrafterKind, failure: &DraftFailure) -> Error {

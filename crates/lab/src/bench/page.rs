@@ -106,7 +106,7 @@ fn speedups(report: &Report) -> Markup {
     }
     let about = "Points with their 95 % intervals; the dashed line is plain decoding. What lies right \
                  of it, interval and all, is faster.";
-    pictures("Speed-up over plain decoding", about, &figures)
+    pictures("Speedup over plain decoding", about, &figures)
 }
 
 /// A table with a heading for each group.
@@ -154,7 +154,7 @@ fn settings(report: &Report) -> Markup {
     let table = |temperature: f32| {
         let greedy = temperature == 0.0 && local;
         let mut head =
-            vec!["setting", "tokens/s", "speed-up", "tokens per round", "accepted length", "rate"];
+            vec!["setting", "tokens/s", "speedup", "tokens per round", "accepted length", "rate"];
         head.extend(["MBSU", "outside"].into_iter().filter(|_| local));
         head.extend(Some("differ").filter(|_| greedy));
         let row = |cell: &Cell| {
@@ -240,7 +240,7 @@ fn tasks(report: &Report) -> Markup {
         at(temperature, &grouped_table(&head, &grouped(report, temperature, row)))
     };
     html! {
-        h2 { "Speed-up by task" }
+        h2 { "Speedup by task" }
         @for temperature in &report.config.temperatures { (table(*temperature)) }
     }
 }
@@ -347,8 +347,8 @@ mod tests {
     fn the_page_has_every_part_and_nothing_from_elsewhere() {
         let page = page(&local(), "bench.json");
         for said in [
-            "Speed-up over plain decoding",
-            "Speed-up by task",
+            "Speedup over plain decoding",
+            "Speedup by task",
             "Acceptance by position",
             "Where the time goes",
             "What a pass costs",

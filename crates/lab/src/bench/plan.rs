@@ -10,8 +10,17 @@ use crate::prompts::Prompt;
 /// The name of plain decoding.
 pub(super) const PLAIN: &str = "plain";
 
+/// The edit drafter with what the prompt's file predicts, beside the one that has the prompt alone.
+pub const PREDICTION: DrafterKind = DrafterKind::Other("prediction");
+
 /// The drafters that a benchmark can name.
-const KINDS: [DrafterKind; 3] = [DrafterKind::DraftModel, DrafterKind::Ngram, DrafterKind::Suffix];
+const KINDS: [DrafterKind; 5] = [
+    DrafterKind::DraftModel,
+    DrafterKind::Ngram,
+    DrafterKind::Suffix,
+    DrafterKind::Edit,
+    PREDICTION,
+];
 
 /// Drafters that propose together; none for plain decoding alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +36,8 @@ impl FromStr for Team {
         let mut kinds = Vec::new();
         for name in text.split('+') {
             let kind = KINDS.into_iter().find(|kind| kind.name() == name).ok_or(
-                "expected ngram, suffix or draft-model, several at once as in ngram+suffix, or none",
+                "expected ngram, suffix, edit, prediction or draft-model, several at once as in \
+                 ngram+suffix, or none",
             )?;
             if kinds.contains(&kind) {
                 return Err(format!("{name} stands there twice"));
@@ -421,6 +431,7 @@ mod tests {
             id: id.to_owned(),
             task: task.to_owned(),
             text: String::new(),
+            original: None,
         };
         let all = vec![
             prompt("1", "a"),

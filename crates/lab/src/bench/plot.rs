@@ -338,7 +338,7 @@ mod tests {
     fn every_row_is_drawn_under_its_heading() {
         let rows = vec![("block 4".to_owned(), row(1.8, 0.1)), ("<b>".to_owned(), row(0.9, 0.2))];
         let groups = [Group { name: "small & co".to_owned(), rows }];
-        let svg = speedups("Speed-up", &groups).0;
+        let svg = speedups("Speedup", &groups).0;
         for said in
             ["small &amp; co", "block 4", "&lt;b&gt;", "1.80 (1.70–1.90)", "class=\"plain\""]
         {

@@ -145,7 +145,7 @@ pub struct LeftOut {
 pub struct Stop {
     /// Most repeats.
     pub repeats: usize,
-    /// Half the width of every interval, as a share of the speed-up, that is enough.
+    /// Half the width of every interval, as a share of the speedup, that is enough.
     pub precision: f64,
     /// Seconds a call may take.
     pub time_limit_s: f64,

@@ -62,7 +62,7 @@ pub(crate) struct Cell {
     pub(crate) accepted_tokens: Option<f64>,
     /// Accepted tokens per drafted token.
     pub(crate) acceptance_rate: Option<f64>,
-    /// Memory-bound speed-up.
+    /// Memory-bound speedup.
     pub(crate) memory_bound_speedup: Option<f64>,
     /// By place in the draft.
     pub(crate) positions: Vec<Place>,

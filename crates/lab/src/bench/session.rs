@@ -103,7 +103,7 @@ impl<'a> Session<'a> {
     pub(super) fn show(&self, repeat: usize, texts: usize) {
         let (done, most) = (self.measures.len(), self.config.stop.repeats);
         let share = self.limit.share().max(done as f64 / texts.max(1) as f64);
-        self.observer.show(share, &format!("repeat {}/{most}, {done} texts", repeat + 1));
+        self.observer.show(share, &format!("repeat {}/{most}, {done} outputs", repeat + 1));
     }
 
     /// Runs repeats until it is enough.
@@ -155,5 +155,5 @@ fn said(progress: &Progress, texts: usize) -> String {
         }
         _ => String::new(),
     };
-    format!("repeat {}: {texts} texts measured{reach}", progress.repeats)
+    format!("repeat {}: {texts} outputs measured{reach}", progress.repeats)
 }

@@ -57,11 +57,13 @@ pub(super) fn verdict(report: &Report) -> Vec<String> {
 pub(super) fn notices(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     if report.config.quick {
-        lines.push("A quick run: few prompts and short texts, for a first impression.".to_owned());
+        lines
+            .push("A quick run: few prompts and short outputs, for a first impression.".to_owned());
     }
     if report.ended == Ended::Interrupted.name() {
         let texts = report.measures.len();
-        lines.push(format!("Interrupted: these are the figures of the {texts} texts until then."));
+        lines
+            .push(format!("Interrupted: these are the figures of the {texts} outputs until then."));
     }
     if report.ended == Ended::Time.name() && report.repeats == 0 {
         lines.push("The time was up before every setting had its turn.".to_owned());
@@ -108,7 +110,7 @@ pub(super) fn summary(report: &Report) -> String {
         line(&mut text, format_args!("Temperature {temperature}"));
         line(
             &mut text,
-            format_args!("  {:<width$}  tokens/s  tokens/round  accepted  speed-up", "setting"),
+            format_args!("  {:<width$}  tokens/s  tokens/round  accepted  speedup", "setting"),
         );
         for cell in cells {
             let number = |value: Option<f64>, digits: usize| {
@@ -137,7 +139,7 @@ pub(super) fn summary(report: &Report) -> String {
             "{}, {}, {}; ended by {}.",
             count(report.prompts, "prompt"),
             count(report.repeats, "whole repeat"),
-            count(report.measures.len(), "text"),
+            count(report.measures.len(), "output"),
             report.ended
         ),
     );
@@ -206,7 +208,7 @@ mod tests {
         let text = summary(&report(Ended::Precise));
         assert_eq!(text.matches("small, pooled, 2x4").count(), 2, "{text}");
         assert!(
-            text.contains("3 prompts, 2 whole repeats, 36 texts; ended by precision."),
+            text.contains("3 prompts, 2 whole repeats, 36 outputs; ended by precision."),
             "{text}"
         );
     }

@@ -88,6 +88,32 @@ fn a_benchmark_runs_from_prompts_to_its_report() {
 }
 
 #[test]
+fn edits_are_drafted_from_the_prompt_or_from_what_is_predicted() {
+    let folder = Folder::new("edits");
+    let prompts =
+        "{\"prompt\": \"Fish, fish, fish, fish.\", \"prediction\": \"Fish, fish, fish, fish.\"}\n";
+    let prompts = Some(folder.file("edits.jsonl", prompts));
+    let (config, heard) = (BenchConfig { prompts, ..config(&folder) }, Heard::default());
+    let named = ["edit", "prediction"].map(|name| name.parse().unwrap());
+    let teams = teams(&[], &named).unwrap();
+    let drafters = drafters(&teams);
+    let axes =
+        Axes { teams, rules: vec![], widths: vec![1], lens: vec![8], adaptive: vec![false, true] };
+    let (files, product) = (Vec::new(), axes.product().unwrap());
+    let local = LocalConfig { files, drafters, product, ..local(&folder) };
+    let (ended, report) = measured(&config, &local, &heard);
+    assert_eq!(ended, Ended::Repeats);
+    let drafted = |name: &str| -> u64 {
+        let settings = &report.config.settings;
+        let own = report.measures.iter().filter(|it| settings[it.setting].drafters == [name]);
+        own.map(|it| it.drafted).sum()
+    };
+    // The toy does not write of fish: what begins where the output begins is drafted, the rest is not.
+    assert!(drafted("prediction") > drafted("edit"));
+    assert!(report.overall(0.0).iter().all(|cell| cell.differing.unwrap_or(0) == 0));
+}
+
+#[test]
 fn a_run_goes_on_where_it_was_and_refuses_to_write_over_it() {
     let folder = Folder::new("resumed");
     let (config, local, heard) = (config(&folder), local(&folder), Heard::default());

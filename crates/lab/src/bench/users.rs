@@ -80,7 +80,7 @@ impl Users {
         };
         users.record.plain_url = users.plain.as_ref().map(|plain| plain.base().to_owned());
         let prompt =
-            users.prompts.first().ok_or_else(|| Error::refused("there is no prompt"))?.text.clone();
+            users.prompts.first().ok_or_else(|| Error::refused("there is no prompt"))?.clone();
         let ask = |users: &Self| users.client.post(PATH, &users.body(&prompt, 2, 0.0));
         let answer = ask(&users).or_else(|refused| {
             // Not every server makes outputs of a fixed length.
@@ -130,29 +130,34 @@ impl Users {
                 cancellation.check()?;
                 let done = (server * count + index) as f64 / all;
                 observer.show(done, &format!("prompt {} of {count}", index + 1));
-                client.post(PATH, &self.body(&prompt.text, 1, 0.0))?;
+                client.post(PATH, &self.body(prompt, 1, 0.0))?;
             }
         }
         Ok(())
     }
 
-    fn body(&self, prompt: &str, len: usize, temperature: f32) -> Value {
+    fn body(&self, prompt: &Prompt, len: usize, temperature: f32) -> Value {
         let mut body = json!({
             "model": self.record.model,
-            "messages": [{ "role": "user", "content": prompt }],
+            "messages": [{ "role": "user", "content": prompt.text }],
             "max_tokens": len,
             "temperature": temperature,
         });
-        if self.record.fixed_len {
-            body["ignore_eos"] = true.into();
+        match &prompt.original {
+            // An edit ends by itself.
+            Some(original) => {
+                body["prediction"] = json!({ "type": "content", "content": original });
+            }
+            None if self.record.fixed_len => body["ignore_eos"] = true.into(),
+            None => {}
         }
         body
     }
 
     /// What a request of a setting says, and to whom.
     fn request(&self, config: &Config, job: &Job) -> (&Client, Value) {
-        let text = &self.prompts[job.prompt].text;
-        let mut body = self.body(text, config.text_len, job.temperature);
+        let prompt = &self.prompts[job.prompt];
+        let mut body = self.body(prompt, config.text_len, job.temperature);
         body["stream"] = true.into();
         body["stream_options"] = json!({ "include_usage": true });
         let shapes = [

@@ -103,7 +103,7 @@ impl Certificate {
         let short = |ended: Ended, what: &str, found: Option<f64>| {
             let why = match ended {
                 Ended::Interrupted => "Ctrl-C ended the test".to_owned(),
-                Ended::Pairs => "as many pairs of texts as --pairs allows were seen".to_owned(),
+                Ended::Pairs => "as many pairs of outputs as --pairs allows were seen".to_owned(),
                 _ => format!("the time limit of {limit} ended the test"),
             };
             let found = found.map_or("none of any size".to_owned(), percent);
@@ -261,10 +261,10 @@ fn rule_part(proof: &RuleProof) -> Part {
 
 fn decoder_part(found: &DecoderFinding, false_alarm: f64) -> Part {
     let mut facts = vec![
-        ("drafted texts, tokens", format!("{}, {}", found.texts, found.tokens)),
+        ("drafted outputs, tokens", format!("{}, {}", found.texts, found.tokens)),
         ("tokens drafted, accepted", format!("{}, {}", found.drafted, found.accepted)),
         ("evidence against their law", evidence(found.law_evidence, false_alarm)),
-        ("the same of plain texts (control)", evidence(found.control_evidence, false_alarm)),
+        ("the same of plain outputs (control)", evidence(found.control_evidence, false_alarm)),
         ("smallest share of tokens found", share(found.smallest_share)),
     ];
     if found.made_twice > 0 {
@@ -272,7 +272,7 @@ fn decoder_part(found: &DecoderFinding, false_alarm: f64) -> Part {
         facts
             .push(("same text with and without drafts", format!("{same} of {}", found.made_twice)));
     } else {
-        facts.push(("pairs of drafted and plain texts", found.pairs.to_string()));
+        facts.push(("pairs of drafted and plain outputs", found.pairs.to_string()));
         facts.push(("evidence for two laws", evidence(found.pair_evidence, false_alarm)));
         facts.push(("smallest difference found", share(found.smallest_difference)));
     }
@@ -281,16 +281,16 @@ fn decoder_part(found: &DecoderFinding, false_alarm: f64) -> Part {
         title: "The decoder, on this model",
         class: found.verdict,
         verdict: match found.verdict {
-            Verdict::Passed => "drafted texts follow plain decoding's law, as far as was tested",
-            Verdict::Failed => "drafted texts do NOT follow plain decoding's law",
+            Verdict::Passed => "drafted outputs follow plain decoding's distribution, as far as was tested",
+            Verdict::Failed => "drafted outputs do NOT follow plain decoding's distribution",
             Verdict::Inconclusive => "nothing wrong was found, but too little was tested",
         }
         .to_owned(),
-        about: "Every token of drafted texts is held against the law plain decoding would have drawn it from, by a test that \
-                bets on laws it might follow instead; and texts of both kinds are compared as samples. Evidence is how many \
+        about: "Every token of drafted outputs is tested against the distribution plain decoding would have drawn it from, by a test that \
+                bets on distributions it might follow instead; and outputs of both kinds are compared as samples. Evidence is how many \
                 times likelier the data are if something is wrong, as a power of ten. The smallest share is that of tokens \
                 which, had they come from the drafter's law instead of the target's, would have been expected to be found; the \
-                smallest difference that of something half of all texts show."
+                smallest difference that of something half of all outputs show."
             .to_owned(),
         facts,
     }
@@ -335,14 +335,14 @@ fn server_part(found: &ServerFinding, false_alarm: f64) -> Part {
         class: found.verdict,
         verdict: match (found.tested, found.verdict) {
             (false, _) => "nothing was drafted, so nothing was tested",
-            (_, Verdict::Passed) => "texts are of one law, as far as was tested",
-            (_, Verdict::Failed) => "texts with speculation on are NOT of the law of those with it off",
+            (_, Verdict::Passed) => "outputs have one distribution, as far as was tested",
+            (_, Verdict::Failed) => "outputs with speculation on do NOT have the distribution of those with it off",
             (_, Verdict::Inconclusive) => "nothing wrong was found, but too little was tested",
         }
         .to_owned(),
         about: "The same requests with speculation on and off, compared as samples by a test that learns to tell them apart; if \
-                they are of one law it cannot. The smallest difference is that of something half of all texts show, which would \
-                have been expected to be found. Greedy texts may differ where two tokens are nearly as likely, which is no \
+                they have one distribution it cannot. The smallest difference is that of something half of all outputs show, which would \
+                have been expected to be found. Greedy outputs may differ where two tokens are nearly as likely, which is no \
                 part of the verdict."
             .to_owned(),
         facts: vec![
@@ -350,10 +350,10 @@ fn server_part(found: &ServerFinding, false_alarm: f64) -> Part {
             ("without", found.plain_url.clone()),
             ("the server says of its rule", says),
             ("tokens drafted, accepted", format!("{}, {}", told(found.drafted), told(found.accepted))),
-            ("pairs of texts", found.pairs.to_string()),
+            ("pairs of outputs", found.pairs.to_string()),
             ("evidence for two laws", evidence(found.pair_evidence, false_alarm)),
             ("smallest difference found", share(found.smallest_difference)),
-            ("greedy texts that are the same", format!("{} of {}", found.greedy_same, found.greedy)),
+            ("greedy outputs that are the same", format!("{} of {}", found.greedy_same, found.greedy)),
             ("took", format!("{:.0} s; ended by {}", found.seconds, ended(found.ended))),
         ],
     }

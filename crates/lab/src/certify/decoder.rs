@@ -85,7 +85,7 @@ impl DecoderTest<'_> {
         let started = Instant::now();
         let mut running = Running::default();
         let Limits { power, limit, .. } = self.limits;
-        observer.show(0.0, "the first texts");
+        observer.show(0.0, "the first outputs");
         let ended = loop {
             if let Err(error) = self.batch(&mut running) {
                 // What was tested before counts.

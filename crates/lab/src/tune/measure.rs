@@ -38,7 +38,7 @@ pub(super) struct Final {
 }
 
 impl Final {
-    /// The speed-up as measured.
+    /// The speedup as measured.
     pub(super) fn measured(&self) -> Option<f64> {
         self.speedup.map(|it| it.value)
     }
@@ -291,7 +291,7 @@ pub(super) fn finals_table(text: &mut String, candidates: &[Candidate], finals: 
         text.push_str("No setting is worth measuring: none comes near plain decoding.\n");
         return;
     }
-    text.push_str("Speed-up over plain decoding, with its 95 % interval\n");
+    text.push_str("Speedup over plain decoding, with its 95 % interval\n");
     let names: Vec<String> = finals.iter().map(|it| it.name(candidates)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(7);
     writeln!(text, "  {:<width$}  forecast  measured          tokens/round", "setting")

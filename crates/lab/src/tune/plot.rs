@@ -33,7 +33,7 @@ fn name(forecast: &Forecasts, candidates: &[Candidate]) -> String {
     }
 }
 
-/// The range of speed-ups, with plain decoding in it.
+/// The range of speedups, with plain decoding in it.
 fn range(forecasts: &[Forecasts]) -> (f64, f64) {
     let all = || forecasts.iter().flat_map(|forecast| forecast.speedups.iter().copied());
     let (low, high) = (all().fold(1.0, f64::min), all().fold(1.0, f64::max));
@@ -59,7 +59,7 @@ pub(super) fn terminal(forecasts: &[Forecasts], candidates: &[Candidate]) -> Str
             grid[row(*speedup)][COLUMN * (index + 1) - COLUMN / 2] = *mark;
         }
     }
-    let mut text = "Forecast speed-up against draft length; ---- is plain decoding\n".to_owned();
+    let mut text = "Forecast speedup against draft length; ---- is plain decoding\n".to_owned();
     for (index, line) in grid.iter().enumerate() {
         let value = high - (high - low) * index as f64 / (ROWS - 1) as f64;
         let line: String = line.iter().collect();
@@ -73,7 +73,7 @@ pub(super) fn terminal(forecasts: &[Forecasts], candidates: &[Candidate]) -> Str
     text
 }
 
-/// Where lengths and speed-ups are in the picture.
+/// Where lengths and speedups are in the picture.
 struct Frame {
     x: Scale,
     y: Scale,
@@ -101,7 +101,7 @@ impl Frame {
         let ticks = (0..).map(|index| (self.y.low * 5.0).ceil() / 5.0 + 0.2 * f64::from(index));
         html! {
             rect width="100%" height="100%" fill="#fff" {}
-            text x=(LEFT) y="22" font-size="15" { "Speed-up over plain decoding, by draft length" }
+            text x=(LEFT) y="22" font-size="15" { "Speedup over plain decoding, by draft length" }
             @for tick in ticks.take_while(|tick| *tick <= self.y.high + 1e-9) {
                 @let (at, plain) = (self.y.at(tick), (tick - 1.0).abs() < 1e-9);
                 @let (color, width) = if plain { ("#444", "1.5") } else { ("#ddd", "1") };

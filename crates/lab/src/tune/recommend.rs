@@ -61,11 +61,11 @@ fn because_not(finals: &[Final], candidates: &[Candidate]) -> String {
         (Some(_), Some(high)) if high < 1.0 => "slower than plain decoding",
         (Some(low), _) if low > 1.0 => "the gain is too small to matter",
         (Some(_), Some(_)) => "the interval includes 1, so drafting does not clearly pay here",
-        _ => "too few texts were measured to know whether drafting pays",
+        _ => "too few outputs were measured to know whether drafting pays",
     };
     let more = match (speedup.low, speedup.high) {
         (Some(low), Some(high)) if low <= 1.0 && high >= 1.0 => {
-            "\nMore prompts (--prompts FILE) or longer texts (-n) make the interval narrower."
+            "\nMore prompts (--prompts FILE) or longer outputs (-n) make the interval narrower."
         }
         (None, _) | (_, None) => "\nA longer --time-limit measures more.",
         _ => "",
@@ -181,7 +181,7 @@ mod tests {
             ..finals[0].clone()
         };
         let said = recommended(&[one]);
-        assert!(said.contains("too few texts were measured"), "{said}");
+        assert!(said.contains("too few outputs were measured"), "{said}");
     }
 
     #[test]

@@ -181,7 +181,7 @@ impl Forecasts {
         best.map_or((1, 0.0), |(index, speedup)| (index + 1, *speedup))
     }
 
-    /// Acceptance by position and forecast speed-up by length.
+    /// Acceptance by position and forecast speedup by length.
     pub(super) fn table(&self, text: &mut String, drafter: &str) {
         let width = self.setting.width;
         let paths = if width > 1 { format!(", {width} paths") } else { String::new() };
@@ -198,7 +198,7 @@ impl Forecasts {
             format!("{:.0} %", 100.0 * position.accepted as f64 / rounds)
         });
         row("rounds accepting it", &mut { accepted });
-        row("speed-up, forecast", &mut self.speedups.iter().map(|it| format!("{it:.2}")));
+        row("speedup, forecast", &mut self.speedups.iter().map(|it| format!("{it:.2}")));
         text.push('\n');
     }
 }

@@ -63,6 +63,7 @@ pub(crate) fn chat(model: &Model, questions: &[&str]) -> Vec<Prompt> {
         id: String::new(),
         task: String::new(),
         text: (*question).to_owned(),
+        original: None,
     };
     in_chat_format(model, questions.iter().map(prompt).collect())
 }

@@ -1,11 +1,23 @@
 //! What is drafted for a request, and which rule verifies it.
 
-use forerun_decode::{DraftPolicy, DrafterInfo, DrafterKind, Drafts, RuleChoice, Token};
+use forerun_decode::{DraftPolicy, DrafterInfo, DrafterKind, Drafts, RuleChoice};
 
 use super::SpeculativeParameters;
+use crate::config::DraftDefaults;
 use crate::error::RequestError;
 use crate::request::Drafting;
 use crate::service::Service;
+
+/// What the output may be an edited version of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Edits {
+    /// The request predicts an output.
+    Prediction,
+    /// The prompt holds code.
+    Prompt,
+    /// Neither is so.
+    Nothing,
+}
 
 impl Service {
     /// Decides what is drafted and which rule verifies it.
@@ -13,7 +25,7 @@ impl Service {
         &self,
         set: &SpeculativeParameters,
         seeded: bool,
-        prediction: &[Token],
+        edits: Edits,
     ) -> Result<Drafting, RequestError> {
         let refuse = |field: &str, message: String| {
             Err(RequestError::parameter(format!("speculative.{field}"), message))
@@ -37,7 +49,7 @@ impl Service {
             }
             return Ok(plain(rule, seeded, true));
         }
-        let drafters = self.drafters_for(set, prediction)?;
+        let drafters = self.drafters_for(set, edits)?;
         if drafters.is_empty() {
             let expects_drafts = set.enabled == Some(true) || set.length.is_some();
             if expects_drafts || set.paths.is_some() {
@@ -50,14 +62,7 @@ impl Service {
         let own = &self.drafts;
         let width = self.width_for(set, &drafters)?;
         let has_model = drafters.iter().any(|drafter| drafter.kind.is_model());
-        if let Some(length) = set.length.filter(|len| !(1..=own.length).contains(len)) {
-            let most = own.length;
-            let message = format!(
-                "length is {length}; expected 1 to {most}, the most draft tokens this server \
-                 takes (--spec-draft-n-max)"
-            );
-            return refuse("length", message);
-        }
+        let draft_len_max = self.draft_len_for(set, &drafters)?;
         let together = drafters.len() + width - 1 <= self.paths_max;
         let several = together && (drafters.len() > 1 || width > 1);
         let default = match own.rule {
@@ -81,11 +86,30 @@ impl Service {
             .scheme(&drafts)
             .map_err(|error| RequestError::parameter("speculative.rule", error))?;
         let drafters = drafters.into_iter().map(|drafter| drafter.id).collect();
-        let draft_len_max = set.length.unwrap_or(own.length);
         let policy = DraftPolicy::drafted(drafters, draft_len_max, rule.with_seed(0));
         let policy = policy.wide(width).drawn(scheme);
         let adaptive = own.adaptive && set.length.is_none();
         Ok(Drafting { policy, rule, adaptive, refused: false })
+    }
+
+    /// How long a draft may be.
+    fn draft_len_for(
+        &self,
+        set: &SpeculativeParameters,
+        drafters: &[DrafterInfo],
+    ) -> Result<usize, RequestError> {
+        let is_edit = |drafter: &DrafterInfo| drafter.kind == DrafterKind::Edit;
+        let DraftDefaults { length, edit_length, .. } = self.drafts;
+        let most = if drafters.iter().any(is_edit) { edit_length } else { length };
+        let length = set.length.unwrap_or(most);
+        if !(1..=most).contains(&length) {
+            let message = format!(
+                "length is {length}; expected 1 to {most}, the most draft tokens this server \
+                 takes (--spec-draft-n-max)"
+            );
+            return Err(RequestError::parameter("speculative.length", message));
+        }
+        Ok(length)
     }
 
     /// How many paths the draft model draws.
@@ -112,21 +136,22 @@ impl Service {
     fn drafters_for(
         &self,
         set: &SpeculativeParameters,
-        prediction: &[Token],
+        edits: Edits,
     ) -> Result<Vec<DrafterInfo>, RequestError> {
         let known = &self.drafts.drafters;
-        let is_predicted = |drafter: &DrafterInfo| drafter.kind == DrafterKind::Predicted;
+        let turns = self.drafts.adaptive && set.length.is_none();
         let Some(named) = set.drafter.clone() else {
-            let (predicted, mut drafters): (Vec<DrafterInfo>, Vec<DrafterInfo>) =
-                known.iter().partition(|drafter| is_predicted(drafter));
-            if let Some(predicted) = predicted.first().filter(|_| !prediction.is_empty()) {
-                // If the cache holds no path beside the others, the controller lets them take
-                // turns; without a controller, the prediction is the better drafter.
-                let turns = self.drafts.adaptive && set.length.is_none();
-                if self.paths_max <= drafters.len() && !turns {
-                    drafters.clear();
-                }
-                drafters.push(*predicted);
+            let chosen = |drafter: &DrafterInfo| !self.drafts.on_demand.contains(&drafter.id);
+            let (mut drafters, on_demand): (Vec<DrafterInfo>, Vec<DrafterInfo>) =
+                known.iter().partition(|drafter| chosen(drafter));
+            // If the cache holds no path beside the others, the controller lets them take turns;
+            // without a controller, a prediction is the better drafter, and code in a prompt is not.
+            let beside = turns || drafters.len() < self.paths_max;
+            match edits {
+                Edits::Nothing => {}
+                Edits::Prompt if !beside => {}
+                Edits::Prediction if !beside => drafters = on_demand,
+                Edits::Prompt | Edits::Prediction => drafters.extend(on_demand),
             }
             return Ok(drafters);
         };
@@ -141,13 +166,8 @@ impl Service {
                 );
                 return Err(RequestError::parameter("speculative.drafter", message));
             };
-            if is_predicted(drafter) && prediction.is_empty() {
-                let message = "there is no prediction to draft from: add `prediction`";
-                return Err(RequestError::parameter("speculative.drafter", message));
-            }
             drafters.push(*drafter);
         }
-        let turns = self.drafts.adaptive && set.length.is_none();
         if drafters.len() > self.paths_max && !turns {
             let message = format!(
                 "this server holds {} paths of a sequence at once, and {} drafters were named: name \

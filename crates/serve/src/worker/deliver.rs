@@ -39,7 +39,7 @@ impl Worker {
     /// Sends a sequence's new tokens. Returns `false` once it is over.
     fn deliver(&mut self, index: usize, commit: Commit, times: Times) -> bool {
         let context_len = self.decoder.target().context_len();
-        let predicted = self.decoder.drafters().find(DrafterKind::Predicted);
+        let edit = self.decoder.drafters().find(DrafterKind::Edit);
         let active = &mut self.active[index];
         let skipped = active.skipped(&commit);
         self.metrics.drafted(&commit, skipped);
@@ -47,8 +47,10 @@ impl Worker {
             let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
             active.stats.drafts.push((count(commit.draft_len), count(commit.accepted)));
         }
-        let of_prediction = commit.fixed_paths.iter().filter(|it| Some(it.drafter) == predicted);
-        active.stats.predicted += of_prediction.map(|path| path.accepted).sum::<usize>();
+        if !active.prediction.is_empty() {
+            let of_prediction = commit.fixed_paths.iter().filter(|it| Some(it.drafter) == edit);
+            active.stats.predicted += of_prediction.map(|path| path.accepted).sum::<usize>();
+        }
         let chunk = active.generation.committed(commit, times, context_len);
         active.stats.dropped.extend(chunk.dropped);
         active.stats.rounds = active.generation.stats().clone();
@@ -71,6 +73,12 @@ impl Worker {
             return true;
         }
         self.metrics.ended(&active.stats, active.arrived, finish.filter(|_| sent));
+        if finish.is_some() {
+            let sequence = active.generation.sequence();
+            for (_, drafter) in self.decoder.drafters_mut().iter_mut() {
+                drafter.ended(sequence.slot(), sequence.output());
+            }
+        }
         false
     }
 

@@ -5,15 +5,16 @@
 //! its tokens and its random state, gives up its slot, and is prefilled again once it gets one, so
 //! that its output is what it would have been (docs/adr/0017).
 
+use std::hash::BuildHasher as _;
 use std::time::Duration;
 
 use forerun_decode::{
-    Arm, Decoder, Drafts, Generation, History, Limits, Plan, Sequence, Slot, Token,
+    Arm, Decoder, Drafts, Generation, History, Limits, Plan, Sequence, Slot, Tenant, Token,
 };
 
 use super::{Active, PREFILL_SMALL, Phase, RoundDrafts, Waiting, Worker};
 use crate::event::SequenceStats;
-use crate::request::{Client, Drafting, SequenceRequest};
+use crate::request::{Client, Drafting, Scope, SequenceRequest};
 
 /// A prompt waits for another one if that shares this many more tokens with it than are cached.
 const WORTH_WAITING: usize = 64;
@@ -120,7 +121,7 @@ impl Worker {
         sequence.resume(request.prompt, &request.output, request.output_len_max);
         sequence.constraint = request.constraint;
         sequence.logprobs = request.logprobs;
-        self.predict(slot, &request.prediction);
+        self.tell_drafters(slot, &request.prediction, &scope);
         let cached = tokens.len() - self.decoder.uncached_len(&sequence);
         self.metrics.prompt(tokens.len(), cached);
         let history = self.history(&request.drafting);
@@ -173,7 +174,7 @@ impl Worker {
         let slot = self.slots.take(&mut self.decoder, tokens, &active.scope);
         let Some(slot) = slot else { return };
         active.generation.move_to(slot);
-        self.predict(slot, &active.prediction);
+        self.tell_drafters(slot, &active.prediction, &active.scope);
         self.active.push(active);
     }
 
@@ -191,14 +192,17 @@ impl Worker {
     fn release(&mut self, index: usize) -> Active {
         let active = self.active.remove(index);
         let slot = active.generation.sequence().slot();
-        self.predict(slot, &[]);
+        self.tell_drafters(slot, &[], &Scope::Nobody);
         self.slots.put(slot);
         active
     }
 
-    fn predict(&mut self, slot: Slot, tokens: &[Token]) {
+    /// Tells all drafters what is expected of the sequence in a slot, and whose it is.
+    fn tell_drafters(&mut self, slot: Slot, prediction: &[Token], scope: &Scope) {
+        let tenant = scope.learns(self.anonymous_share).then(|| self.tenants.hash_one(scope));
         for (_, drafter) in self.decoder.drafters_mut().iter_mut() {
-            drafter.predict(slot, tokens);
+            drafter.predict(slot, prediction);
+            drafter.share(slot, tenant.map(Tenant));
         }
     }
 }

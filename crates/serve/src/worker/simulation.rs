@@ -18,8 +18,8 @@ use std::sync::atomic::AtomicU64;
 
 use forerun_decode::{
     Arm, Clock, Constraint, ConstraintError, CostCurve, Costs, DecodeError, DraftPolicy, Drafter,
-    DrafterId, Engine, EngineError, Finish, ModelDrafter, NgramDrafter, Output, PredictedDrafter,
-    Reading, RuleChoice, Sampling, Sequence, Step, StopStrings, ToyEngine, ToyModel,
+    DrafterId, EditDrafter, Engine, EngineError, Finish, ModelDrafter, Output, Reading, RuleChoice,
+    Sampling, Sequence, Step, StopStrings, TenantSuffixDrafter, ToyEngine, ToyModel,
 };
 use forerun_verify::Philox;
 use forerun_verify::rand_core::Rng as _;
@@ -321,8 +321,8 @@ impl Simulation {
         };
         let drafters: Vec<Box<dyn Drafter>> = vec![
             Box::new(ModelDrafter::new(engine(2, trouble.drafter_fails))),
-            Box::new(PredictedDrafter::default()),
-            Box::new(NgramDrafter::default()),
+            Box::new(EditDrafter::default()),
+            Box::new(TenantSuffixDrafter::default()),
         ];
         let decoder = Decoder::new(engine(1, trouble.target_fails), drafters).unwrap();
         let decoder = decoder.with_clock(Arc::clone(&clock) as Arc<dyn Clock>);

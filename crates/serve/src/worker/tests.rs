@@ -6,9 +6,9 @@ mod masks;
 mod turns;
 
 use forerun_decode::{
-    Arm, Constraint, ConstraintError, CostCurve, Costs, DraftPolicy, Drafter, DrafterId, Engine,
-    Finish, ModelDrafter, PredictedDrafter, Reading, RuleChoice, Sampling, Special, StopStrings,
-    Token, Tokenizer, ToyEngine, ToyModel,
+    Arm, Constraint, ConstraintError, CostCurve, Costs, DraftPolicy, Drafter, DrafterId,
+    EditDrafter, Engine, Finish, ModelDrafter, Reading, RuleChoice, Sampling, Special, StopStrings,
+    TenantSuffixDrafter, Token, Tokenizer, ToyEngine, ToyModel,
 };
 
 use super::*;
@@ -34,7 +34,7 @@ fn worker_of(
     paths_max: usize,
 ) -> (Worker, mpsc::Sender<Vec<SequenceRequest>>, Arc<Metrics>) {
     let drafter = Box::new(ModelDrafter::new(toy(2, paths_max)));
-    let drafters: Vec<Box<dyn Drafter>> = vec![drafter, Box::new(PredictedDrafter::default())];
+    let drafters: Vec<Box<dyn Drafter>> = vec![drafter, Box::new(EditDrafter::default())];
     let decoder = Decoder::new(target, drafters).unwrap();
     let curve = CostCurve::new([(1, 1e-4), (64, 2e-4)]);
     // Cheap enough to be tried whatever comes of it.
@@ -292,6 +292,41 @@ fn a_sequence_past_its_deadline_or_ended_by_the_server_fails() {
     // The context may have been full before the flag was seen.
     assert!(stopped.failure == Some(Failure::Stopping) || stopped.finish == Some(Finish::Context));
     server.stop();
+}
+
+/// Rounds that a sequence takes whose output another one had before, for each of these two.
+fn repeated(anonymous_share: bool, clients: [Client; 2], salts: [Option<&str>; 2]) -> [usize; 2] {
+    let drafters: Vec<Box<dyn Drafter>> = vec![Box::new(TenantSuffixDrafter::default())];
+    let decoder = Decoder::new(toy(1, 1), drafters).unwrap();
+    let metrics = Arc::new(Metrics::new("toy", 1536));
+    let (requests, queue) = mpsc::channel(64);
+    let worker = Worker::new(decoder, None, Arc::clone(&metrics), queue);
+    let server = Running::run((worker.anonymous_share(anonymous_share), requests, metrics));
+    let each = [0, 1].map(|index| {
+        let (mut request, events) = request("abc", 40, &[0]);
+        request.client = clients[index];
+        request.cache.salt = salts[index].map(Arc::from);
+        request.drafting.adaptive = false;
+        server.send(request);
+        done(events)
+    });
+    assert_eq!(each[0].text, each[1].text);
+    server.stop();
+    each.map(|done| done.rounds)
+}
+
+#[test]
+fn outputs_are_drafted_from_for_the_same_tenant_alone() {
+    let (one, other) = (Client::Key(0), Client::Key(1));
+    let (near, far) = (Client::Connection(0), Client::Connection(1));
+    let [first, again] = repeated(false, [one, one], [None, None]);
+    assert!(again + 10 < first, "{again} rounds after {first}");
+    let alone = |clients, salts| repeated(false, clients, salts) == [first, first];
+    assert!(alone([one, other], [None, None]), "another key");
+    assert!(alone([one, one], [None, Some("a")]), "another salt");
+    assert!(alone([near, near], [None, None]), "no key");
+    assert_eq!(repeated(true, [near, far], [None, None]), [first, again], "as the server says");
+    assert_eq!(repeated(false, [near, far], [Some("a"); 2]), [first, again], "the same salt");
 }
 
 #[test]

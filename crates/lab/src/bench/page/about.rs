@@ -16,8 +16,8 @@ const LOCAL_TERMS: [(&str, &str); 4] = [
         "Of the rounds that drafted position n and accepted all before it, those that accepted it.",
     ),
     (
-        "MBSU (memory-bound speed-up)",
-        "Tokens per round / (c · L + 1): the speed-up if a pass took as long as reading its weights \
+        "MBSU (memory-bound speedup)",
+        "Tokens per round / (c · L + 1): the speedup if a pass took as long as reading its weights \
          (arXiv 2402.14160). c is the draft model's file size over the target's, L its passes per \
          round, one after the other; several paths share a pass.",
     ),
@@ -38,7 +38,7 @@ pub(super) fn definitions(report: &Report) -> Markup {
              it, neither the target's nor a draft model's.",
         ),
         (
-            "speed-up",
+            "speedup",
             "Tokens a second over those of plain decoding for the same prompts in the same repeats. In \
              brackets its 95 % interval: prompts drawn anew with replacement, widened for few prompts.",
         ),
@@ -99,8 +99,8 @@ pub(super) fn method(report: &Report) -> Markup {
     };
     let fixed = config.server.as_ref().is_none_or(|server| server.fixed_len);
     let length = match fixed {
-        true => "End tokens are forbidden, so that all texts have one length.",
-        false => "This server ends texts where the model does, so they differ in length.",
+        true => "End tokens are forbidden, so that all outputs have one length.",
+        false => "This server ends outputs where the model does, so they differ in length.",
     };
     let reading = |it: &Reading| {
         let rate = it.tokens_per_second?;

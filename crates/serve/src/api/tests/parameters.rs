@@ -145,7 +145,8 @@ async fn speculation_is_what_a_request_says() {
         (json!({ "drafter": "none" }), "drafter"),
         (json!({ "drafter": ["draft-model", "draft-model"] }), "drafter"),
         (json!({ "drafter": "predicted" }), "drafter"),
-        (json!({ "drafter": ["draft-model", "predicted"] }), "drafter"),
+        (json!({ "drafter": ["draft-model", "edit"] }), "drafter"),
+        (json!({ "drafter": "edit", "length": 9 }), "length"),
         (json!({ "rule": "none" }), "rule"),
         (json!({ "enabled": false, "length": 1 }), "length"),
     ] {
@@ -163,10 +164,33 @@ async fn predictions_are_drafted_from_and_counted() {
         let prediction = json!({ "type": "content", "content": text(&expected) });
         let response = api.ok(path, with(body, json!({ "prediction": prediction }))).await;
         assert_eq!(text(&response), text(&expected));
-        assert_eq!(response["speculative"]["drafters"], json!(["predicted"]));
+        assert_eq!(response["speculative"]["drafters"], json!(["edit"]));
         let details = &response["usage"]["completion_tokens_details"];
         let accepted = details["accepted_prediction_tokens"].as_u64().unwrap();
         assert!(accepted >= 6, "{details}");
         assert_eq!(details["rejected_prediction_tokens"], 12 - accepted);
     }
+}
+
+#[tokio::test]
+async fn code_in_a_prompt_is_drafted_from() {
+    let api = Api::of(Box::new(toy().paths(2)), |_| {});
+    let code = "```\nabcdef\n```";
+    for (path, body) in [
+        (COMPLETIONS, completion(json!({ "prompt": code }))),
+        (CHAT, chat(json!({ "messages": [{ "role": "user", "content": code }] }))),
+    ] {
+        let response = api.ok(path, body).await;
+        assert_eq!(response["speculative"]["drafters"], json!(["draft-model", "edit"]));
+        let details = &response["usage"]["completion_tokens_details"];
+        assert_eq!(details["accepted_prediction_tokens"], 0, "nothing was predicted");
+    }
+    // Without room for both, the drafter that was named has it; an edit is drafted if it is named.
+    let narrow = Api::new();
+    let drafters = |speculative: Value| {
+        let body = completion(json!({ "prompt": code, "speculative": speculative }));
+        async { narrow.ok(COMPLETIONS, body).await["speculative"]["drafters"].clone() }
+    };
+    assert_eq!(drafters(json!({})).await, json!(["draft-model"]));
+    assert_eq!(drafters(json!({ "drafter": "edit", "length": 8 })).await, json!(["edit"]));
 }

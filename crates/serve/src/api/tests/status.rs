@@ -85,7 +85,7 @@ async fn props_are_the_defaults() {
     assert_eq!(props["chat_template"], TEMPLATE);
     assert_eq!(props["default_generation_settings"]["n_ctx"], CONTEXT_LEN);
     assert_eq!(props["default_generation_settings"]["params"]["temperature"], 1.0);
-    assert_eq!(props["speculative"]["drafters"], json!(["draft-model", "predicted"]));
+    assert_eq!(props["speculative"]["drafters"], json!(["draft-model", "edit"]));
     assert_eq!(props["speculative"]["length_max"], 3);
 }
 

@@ -1,0 +1,145 @@
+//! How often each source of a draft is right, learned as it goes.
+
+/// Where a proposed token comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The original, after so many tokens in a row that agreed with it.
+    Original(usize),
+    /// The original, so many tokens into a difference.
+    Guess(usize),
+    /// The first token of a replacement that was seen before.
+    Replacement,
+    /// A further token of one.
+    Replacing,
+    /// What followed the last so many tokens in the output itself.
+    Output(usize),
+}
+
+/// What the other source proposes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Agreement {
+    /// Nothing.
+    Alone,
+    /// The same token.
+    Agrees,
+    /// Another one.
+    Differs,
+}
+
+/// Runs, contexts and differences of more tokens than this are not told apart.
+const LEN_MAX: usize = 8;
+const SOURCES: usize = 3 * (LEN_MAX + 1) + 2;
+const AGREEMENTS: usize = 3;
+
+/// How many observations of earlier sequences count at most, and how many of this one.
+const EARLIER_MAX: f32 = 12.0;
+const OWN_MAX: f32 = 64.0;
+
+/// How often something was right.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    right: f32,
+    tried: f32,
+}
+
+impl Rate {
+    /// Before anything is known.
+    fn guessed(chance: f32) -> Self {
+        Self { right: 2.0 * chance, tried: 2.0 }
+    }
+
+    fn learn(&mut self, right: bool, tried_max: f32) {
+        self.right += f32::from(u8::from(right));
+        self.tried += 1.0;
+        self.bound(tried_max);
+    }
+
+    /// Has old observations count less.
+    fn bound(&mut self, tried_max: f32) {
+        if self.tried > tried_max {
+            self.right *= tried_max / self.tried;
+            self.tried = tried_max;
+        }
+    }
+}
+
+/// How often each source is right, by what the other one proposes.
+#[derive(Debug, Clone)]
+pub(super) struct Rates([[Rate; AGREEMENTS]; SOURCES]);
+
+/// The longer the run or the context, the likelier; the longer the difference, the less.
+impl Default for Rates {
+    fn default() -> Self {
+        let mut rates = Self([[Rate::guessed(0.8); AGREEMENTS]; SOURCES]);
+        for len in 0..=LEN_MAX {
+            let sure = 1.0 - 1.0 / (2.0 + len as f32);
+            // At equal lengths the original is the better guess.
+            let sources = [
+                (Source::Original(len), sure),
+                (Source::Output(len), 0.9 * sure),
+                (Source::Guess(len), 1.0 - sure),
+            ];
+            for (source, sure) in sources {
+                rates.0[index(source)] = [sure, sure.sqrt(), sure / 2.0].map(Rate::guessed);
+            }
+        }
+        rates
+    }
+}
+
+impl Rates {
+    /// What a new sequence begins with: the same rates, of which it is less sure.
+    pub(super) fn prior(&self) -> Self {
+        let mut own = self.clone();
+        own.0.iter_mut().flatten().for_each(|rate| rate.bound(EARLIER_MAX));
+        own
+    }
+
+    /// The estimated chance that a source is right.
+    pub(super) fn chance(&self, source: Source, agreement: Agreement) -> f64 {
+        let rate = self.0[index(source)][agreement as usize];
+        f64::from(rate.right / rate.tried)
+    }
+
+    pub(super) fn learn(&mut self, source: Source, agreement: Agreement, right: bool) {
+        self.0[index(source)][agreement as usize].learn(right, OWN_MAX);
+    }
+}
+
+fn index(source: Source) -> usize {
+    let lens = |kind: usize, len: usize| kind * (LEN_MAX + 1) + len.min(LEN_MAX);
+    match source {
+        Source::Original(run) => lens(0, run),
+        Source::Output(len) => lens(1, len),
+        Source::Guess(gap) => lens(2, gap),
+        Source::Replacement => SOURCES - 2,
+        Source::Replacing => SOURCES - 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_right_more_often_is_likelier() {
+        let mut rates = Rates::default();
+        let before = rates.chance(Source::Replacement, Agreement::Alone);
+        (0..10).for_each(|_| rates.learn(Source::Replacement, Agreement::Alone, true));
+        assert!(rates.chance(Source::Replacement, Agreement::Alone) > before);
+        assert_eq!(rates.chance(Source::Replacement, Agreement::Differs), before);
+        assert_eq!(rates.chance(Source::Replacing, Agreement::Alone), before);
+    }
+
+    #[test]
+    fn a_new_sequence_learns_faster_than_an_old_one() {
+        let mut rates = Rates::default();
+        (0..1000).for_each(|_| rates.learn(Source::Original(8), Agreement::Alone, true));
+        let (mut old, mut new) = (rates.clone(), rates.prior());
+        for rates in [&mut old, &mut new] {
+            (0..4).for_each(|_| rates.learn(Source::Original(8), Agreement::Alone, false));
+        }
+        let chance = |rates: &Rates| rates.chance(Source::Original(8), Agreement::Alone);
+        assert!(chance(&new) < 0.8 && chance(&old) > 0.9);
+    }
+}
