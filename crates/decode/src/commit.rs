@@ -40,6 +40,8 @@ pub struct FixedPath {
     pub drafted: usize,
     /// How many of them were committed.
     pub accepted: usize,
+    /// How many of those came from what the request predicts.
+    pub predicted: usize,
 }
 
 /// A drafter that failed for a sequence.

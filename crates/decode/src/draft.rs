@@ -68,9 +68,18 @@ pub struct DraftRequest<'a> {
     /// The draft so far.
     pub tree: DraftBuilder,
     /// The fixed paths in it, as they were added.
-    pub fixed_paths: Vec<Vec<Token>>,
+    pub fixed_paths: Vec<FixedTokens>,
     /// Why this sequence alone could not be drafted for; it goes on without the drafter.
     pub failure: Option<DraftFailure>,
+}
+
+/// A path of tokens that were not drawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FixedTokens {
+    /// The tokens.
+    pub tokens: Vec<Token>,
+    /// Which of them come from what the request predicts; none if this is shorter.
+    pub predicted: Vec<bool>,
 }
 
 /// How drafted tokens are drawn from a drafter's rows.

@@ -3,7 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use crate::cost::Pass;
-use crate::draft::{Drafter, DrafterId, DrafterInfo, DrafterKind};
+use crate::draft::{Drafter, DrafterId, DrafterInfo};
 
 /// The drafters of a decoder. Ids count from zero, in the order in which they propose.
 pub struct Drafters(Vec<Box<dyn Drafter>>);
@@ -26,11 +26,6 @@ impl Drafters {
     /// Returns what each is.
     pub fn infos(&self) -> Vec<DrafterInfo> {
         self.iter().map(|(id, drafter)| DrafterInfo { id, kind: drafter.kind() }).collect()
-    }
-
-    /// Returns the first of this kind.
-    pub fn find(&self, kind: DrafterKind) -> Option<DrafterId> {
-        self.iter().find(|(_, drafter)| drafter.kind() == kind).map(|(id, _)| id)
     }
 
     /// Iterates over all of them.

@@ -77,7 +77,7 @@ pub use control::{Arm, Available, Choice, Controller, Costs, History, Load, Outl
 pub use cost::{CostCurve, Pass};
 pub use decoder::Decoder;
 pub use draft::{DraftFailure, DraftRequest, Drafter, DrafterId, DrafterInfo, DrafterKind, Draw};
-pub use draft::{EditDrafter, MatchLen, MatchLenError, ModelDrafter, NgramDrafter};
+pub use draft::{EditDrafter, FixedTokens, MatchLen, MatchLenError, ModelDrafter, NgramDrafter};
 pub use draft::{SuffixConfig, SuffixDrafter, Tenant, TenantSuffixDrafter};
 pub use drafters::Drafters;
 pub use drift::{Drift, DriftError, drift};

@@ -12,7 +12,7 @@ use crate::commit::{Commit, Dropped, FixedPath, Passes, Round, Times};
 use crate::constraint::Constraint;
 use crate::cost::Pass;
 use crate::decoder::Decoder;
-use crate::draft::{DraftRequest, Drafter, DrafterId, Draw};
+use crate::draft::{DraftRequest, Drafter, DrafterId, Draw, FixedTokens};
 use crate::engine::{Branch, Output, Rows, Step};
 use crate::error::DecodeError;
 use crate::logprob::TokenLogprob;
@@ -162,7 +162,7 @@ struct Proposal<'a> {
     drafters: &'a [DrafterId],
     /// None if nothing is to be drafted.
     request: Option<DraftRequest<'a>>,
-    fixed_paths: Vec<(DrafterId, Vec<Token>)>,
+    fixed_paths: Vec<(DrafterId, FixedTokens)>,
     dropped: Vec<Dropped>,
 }
 
@@ -173,7 +173,7 @@ struct Share {
     draft: Draft,
     /// The draft as the engine takes it.
     branches: Vec<Branch>,
-    fixed_paths: Vec<(DrafterId, Vec<Token>)>,
+    fixed_paths: Vec<(DrafterId, FixedTokens)>,
     dropped: Vec<Dropped>,
 }
 
@@ -306,10 +306,10 @@ fn commit(sequence: &mut Sequence, share: Share, verified: Option<Verified>) -> 
     let Some(Verified { verdict, logprobs }) = verified else { return commit };
     let mut tokens = draft.path_to(verdict.node);
     let agreed = |path: &[Token]| path.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
-    let judged = |(drafter, path): (DrafterId, Vec<Token>)| FixedPath {
-        drafter,
-        drafted: path.len(),
-        accepted: agreed(&path),
+    let judged = |(drafter, path): (DrafterId, FixedTokens)| {
+        let accepted = agreed(&path.tokens);
+        let predicted = path.predicted.iter().take(accepted).filter(|it| **it).count();
+        FixedPath { drafter, drafted: path.tokens.len(), accepted, predicted }
     };
     // A drafter that failed may have none of its path in the draft.
     let fixed_paths = fixed_paths.into_iter().filter(|_| !draft.is_empty()).map(judged).collect();

@@ -596,7 +596,7 @@ fn a_commit_reports_how_much_of_a_fixed_path_was_accepted() {
         sequence.round(&mut decoder, &mut chance).unwrap().commits.remove(0)
     };
     assert_eq!(round(&mut sequence).fixed_paths, []);
-    let guess = FixedPath { drafter: DrafterId(0), drafted: 4, accepted: 2 };
+    let guess = FixedPath { drafter: DrafterId(0), drafted: 4, accepted: 2, predicted: 2 };
     assert_eq!(round(&mut sequence).fixed_paths, [guess]);
 }
 

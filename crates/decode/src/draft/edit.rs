@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use forerun_verify::{NODES_MAX, Token};
 
 use super::automaton::{Automaton, Cursor, End};
-use super::fixed::{Seen, add_path};
+use super::fixed::{Seen, add_predicted_path};
 use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind};
 use crate::engine::Slot;
 
@@ -46,7 +46,7 @@ const CHANCE_MIN: f64 = 0.25;
 /// drafter.predict(Slot(0), &[1, 7, 2, 3, 7, 4, 5, 7, 6].map(Token));
 /// // Token 7 became token 9 once: it is drafted as such from then on.
 /// let output = [1, 9, 2, 3].map(Token);
-/// assert_eq!(drafter.propose(Slot(0), &[], &output, 4), [9, 4, 5, 9].map(Token));
+/// assert_eq!(drafter.propose(Slot(0), &[], &output, 3), [9, 4, 5].map(Token));
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct EditDrafter {
@@ -139,7 +139,8 @@ impl Drafter for EditDrafter {
         for request in requests {
             let (prompt, output) = request.tokens.split_at(request.prompt_len);
             let path = self.propose(request.slot, prompt, output, request.len_max);
-            add_path(request, &path);
+            let edit = self.predictions.get(&request.slot);
+            add_predicted_path(request, &path, edit.map(Edit::predicted).unwrap_or_default());
         }
         Ok(())
     }
@@ -256,6 +257,15 @@ impl Edit {
         }
         self.text.truncate(committed);
         path
+    }
+
+    /// Which of the tokens last proposed come from the original, as it is or as it was changed.
+    fn predicted(&self) -> Vec<bool> {
+        let of_original = |step: &Step| {
+            let mut sources = step.sources.iter();
+            sources.any(|(source, _, token)| source.is_original() && *token == step.token)
+        };
+        self.proposed.iter().map(of_original).collect()
     }
 
     /// What most often followed the longest context that was followed by anything.

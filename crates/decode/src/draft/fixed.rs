@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use forerun_verify::{Node, Token};
 
-use crate::draft::{DraftFailure, DraftRequest};
+use crate::draft::{DraftFailure, DraftRequest, FixedTokens};
 
 /// How many of the last tokens are looked for: the longest match that is tried first, and the
 /// shortest that counts.
@@ -146,13 +146,22 @@ impl Seen {
 
 /// Adds a path of fixed tokens from the root, as far as the constraint allows.
 pub(super) fn add_path(request: &mut DraftRequest<'_>, path: &[Token]) {
+    add_predicted_path(request, path, Vec::new());
+}
+
+/// The same, with which of the tokens come from what the request predicts.
+pub(super) fn add_predicted_path(
+    request: &mut DraftRequest<'_>,
+    path: &[Token],
+    predicted: Vec<bool>,
+) {
     let admitted = match &mut request.constraint {
         Some(constraint) => constraint.admitted(path),
         None => path.len(),
     };
     let path = &path[..admitted];
     if !path.is_empty() {
-        request.fixed_paths.push(path.to_vec());
+        request.fixed_paths.push(FixedTokens { tokens: path.to_vec(), predicted });
     }
     let mut node = Node::ROOT;
     for token in path {

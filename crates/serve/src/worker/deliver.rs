@@ -1,6 +1,6 @@
 //! What a round committed goes to those who wait for it: tokens, failures, statistics.
 
-use forerun_decode::{Commit, DrafterKind, Load, Round, Times};
+use forerun_decode::{Commit, Load, Round, Times};
 
 use super::{Active, Phase, RoundDrafts, Worker};
 use crate::error::Failure;
@@ -39,7 +39,6 @@ impl Worker {
     /// Sends a sequence's new tokens. Returns `false` once it is over.
     fn deliver(&mut self, index: usize, commit: Commit, times: Times) -> bool {
         let context_len = self.decoder.target().context_len();
-        let edit = self.decoder.drafters().find(DrafterKind::Edit);
         let active = &mut self.active[index];
         let skipped = active.skipped(&commit);
         self.metrics.drafted(&commit, skipped);
@@ -47,10 +46,7 @@ impl Worker {
             let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
             active.stats.drafts.push((count(commit.draft_len), count(commit.accepted)));
         }
-        if !active.prediction.is_empty() {
-            let of_prediction = commit.fixed_paths.iter().filter(|it| Some(it.drafter) == edit);
-            active.stats.predicted += of_prediction.map(|path| path.accepted).sum::<usize>();
-        }
+        active.stats.predicted += commit.fixed_paths.iter().map(|it| it.predicted).sum::<usize>();
         let chunk = active.generation.committed(commit, times, context_len);
         active.stats.dropped.extend(chunk.dropped);
         active.stats.rounds = active.generation.stats().clone();

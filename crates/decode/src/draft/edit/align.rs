@@ -20,7 +20,7 @@ const GUESSED_MAX: usize = 4;
 /// As many tokens into a difference, it may end with a single token of the original.
 const NEAR_MAX: usize = 8;
 
-/// What a place that was not found but told counts for.
+/// What the first token counts for that agrees with a place that was told.
 const TOLD: usize = 8;
 
 /// Where the output is in the original.
@@ -30,6 +30,8 @@ pub(super) struct Alignment {
     place: Option<usize>,
     /// How many tokens in a row agreed.
     run: usize,
+    /// Whether the place was told, and nothing has shown yet whether it is right.
+    told: bool,
     /// The replacement that has begun.
     replacing: Option<Replacing>,
     /// The difference that is not closed.
@@ -63,12 +65,12 @@ pub(super) enum Lesson {
 impl Alignment {
     /// The output begins where the original begins.
     pub(super) fn at_start() -> Self {
-        Self { place: Some(0), run: TOLD, replacing: None, open: None }
+        Self { place: Some(0), told: true, ..Self::unknown() }
     }
 
     /// The output may begin anywhere in the original.
     pub(super) fn unknown() -> Self {
-        Self { place: None, run: 0, replacing: None, open: None }
+        Self { place: None, run: 0, told: false, replacing: None, open: None }
     }
 
     /// Returns the token expected next, and what says so.
@@ -85,6 +87,7 @@ impl Alignment {
             Some(Difference { gap, .. }) if self.run == 0 => {
                 (gap <= GUESSED_MAX).then_some(Source::Guess(gap))?
             }
+            _ if self.told => Source::Start,
             _ => Source::Original(self.run),
         };
         match replacements.at(rest) {
@@ -130,13 +133,15 @@ impl Alignment {
                 self.open.get_or_insert(Difference { original: place, output: began, gap: 0 });
             open.gap = output.len() - open.output;
             let open = *open;
+            self.told = false;
             (self.place, self.run) = relocated(open, original, output);
         }
         wrong.or(self.close(original, output))
     }
 
     fn agree(&mut self, place: usize) {
-        (self.place, self.run) = (Some(place), self.run + 1);
+        let before = if self.told { TOLD } else { self.run };
+        (self.place, self.run, self.told) = (Some(place), before + 1, false);
     }
 
     /// Closes the difference if its end is known.

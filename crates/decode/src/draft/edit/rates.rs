@@ -3,6 +3,8 @@
 /// Where a proposed token comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
+    /// The beginning of an original that was told: many an output begins with something else.
+    Start,
     /// The original, after so many tokens in a row that agreed with it.
     Original(usize),
     /// The original, so many tokens into a difference.
@@ -13,6 +15,13 @@ pub(super) enum Source {
     Replacing,
     /// What followed the last so many tokens in the output itself.
     Output(usize),
+}
+
+impl Source {
+    /// Whether it is the original, as it is or as it was changed, and not the output itself.
+    pub(super) fn is_original(self) -> bool {
+        !matches!(self, Self::Output(_))
+    }
 }
 
 /// What the other source proposes.
@@ -28,7 +37,7 @@ pub(super) enum Agreement {
 
 /// Runs, contexts and differences of more tokens than this are not told apart.
 const LEN_MAX: usize = 8;
-const SOURCES: usize = 3 * (LEN_MAX + 1) + 2;
+const SOURCES: usize = 3 * (LEN_MAX + 1) + 3;
 const AGREEMENTS: usize = 3;
 
 /// How many observations of earlier sequences count at most, and how many of this one.
@@ -112,6 +121,7 @@ fn index(source: Source) -> usize {
         Source::Original(run) => lens(0, run),
         Source::Output(len) => lens(1, len),
         Source::Guess(gap) => lens(2, gap),
+        Source::Start => SOURCES - 3,
         Source::Replacement => SOURCES - 2,
         Source::Replacing => SOURCES - 1,
     }
