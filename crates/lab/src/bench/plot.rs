@@ -226,15 +226,19 @@ fn axis(picture: &mut Picture, scale: &Scale, bottom: f64) {
 pub(super) fn acceptance(caption: &str, lines: &[Line]) -> Markup {
     let places = lines.iter().map(|line| line.points.len()).max().unwrap_or(0);
     let last = (places as f64).max(2.0);
+    let step = places.div_ceil(LABELS_MAX).max(1);
     let chart = Chart {
         x: Scale { low: 1.0, high: last, from: LEFT + 8.0, to: WIDTH - RIGHT },
         y: Scale { low: 0.0, high: 1.0, from: CHART - FOOT, to: 10.0 },
-        ticks: (1..=places).map(|place| (place as f64, place.to_string())).collect(),
+        ticks: (1..=places).step_by(step).map(|it| (it as f64, it.to_string())).collect(),
         name: |_, share| format!("{:.0} %", 100.0 * share),
         about: "token of the drafted path",
     };
     chart.figure(caption, lines)
 }
+
+/// Most numbers that fit below an axis.
+const LABELS_MAX: usize = 8;
 
 /// What a pass takes by its tokens, in passes over one token; a doubling is as wide as any other.
 pub(super) fn costs(caption: &str, lines: &[Line]) -> Markup {
@@ -332,6 +336,16 @@ mod tests {
     fn numbers_are_no_longer_than_need_be() {
         let all = [0.0, 0.0123, 0.25, 1.25, 12.5, 250.0].map(short);
         assert_eq!(all, ["0", "0.012", "0.25", "1.2", "12", "250"]);
+    }
+
+    #[test]
+    fn no_more_positions_are_numbered_than_fit() {
+        for (len, expected) in [(4, 4), (8, 8), (32, 8)] {
+            let points = (1..=len).map(|at| (f64::from(at), 0.5)).collect();
+            let svg = acceptance("Acceptance", &[Line { label: "edit".to_owned(), points }]).0;
+            // And what the axis is.
+            assert_eq!(svg.matches("tick middle").count(), expected + 1, "{svg}");
+        }
     }
 
     #[test]

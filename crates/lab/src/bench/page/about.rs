@@ -24,7 +24,7 @@ const LOCAL_TERMS: [(&str, &str); 4] = [
     ("outside", "Share of the time in neither the target's passes nor a draft model's."),
     (
         "differ",
-        "Texts that are not plain decoding's. At temperature 0 every setting should write the same. \
+        "Outputs that are not plain decoding's. At temperature 0 every setting should write the same. \
          Where two tokens are equally likely to the last bits, the shape of a pass may tip the scales.",
     ),
 ];
