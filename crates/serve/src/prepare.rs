@@ -49,7 +49,7 @@ impl Service {
         let prediction = self.prediction(parameters.prediction.as_deref())?;
         let seeded = parameters.seed.is_some();
         let seed = parameters.seed.map_or_else(crate::random, i64::cast_unsigned);
-        let edits = self.edits(&prompts, &prediction);
+        let edits = || self.edits(&prompts, &prediction);
         let drafting = self.drafting(&parameters.speculative, seeded, edits)?;
         let logprobs = parameters.logprobs.map(|top| top as usize);
         let output_len_max = parameters.max_tokens.map_or(usize::MAX, |len| len as usize);

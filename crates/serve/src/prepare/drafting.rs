@@ -25,7 +25,7 @@ impl Service {
         &self,
         set: &SpeculativeParameters,
         seeded: bool,
-        edits: Edits,
+        edits: impl FnOnce() -> Edits,
     ) -> Result<Drafting, RequestError> {
         let refuse = |field: &str, message: String| {
             Err(RequestError::parameter(format!("speculative.{field}"), message))
@@ -136,7 +136,7 @@ impl Service {
     fn drafters_for(
         &self,
         set: &SpeculativeParameters,
-        edits: Edits,
+        edits: impl FnOnce() -> Edits,
     ) -> Result<Vec<DrafterInfo>, RequestError> {
         let known = &self.drafts.drafters;
         let turns = self.drafts.adaptive && set.length.is_none();
@@ -147,7 +147,7 @@ impl Service {
             // If the cache holds no path beside the others, the controller lets them take turns;
             // without a controller, a prediction is the better drafter, and code in a prompt is not.
             let beside = turns || drafters.len() < self.paths_max;
-            match edits {
+            match edits() {
                 Edits::Nothing => {}
                 Edits::Prompt if !beside => {}
                 Edits::Prediction if !beside => drafters = on_demand,
