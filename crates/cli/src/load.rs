@@ -133,6 +133,12 @@ pub(crate) fn load_for(
     if wanted.gpu_missing {
         screen.warn("this build cannot use a GPU: the layers stay on the processor");
     }
+    if forerun_llama::lacks_amx() {
+        screen.warn(
+            "this build does not use the processor's AMX, so drafts gain less: build it with clang 16 \
+             or later",
+        );
+    }
     let model = load_model("target", wanted.target, interrupt, &screen.progress())?;
     let sampling = wanted.sampling.for_vocab(model.vocab())?;
     let context_len = context_len(wanted.context, &model);
@@ -194,7 +200,7 @@ impl Wanted<'_> {
 }
 
 /// What the controller chooses among: each drafter alone and all together, with and without edits
-/// on demand, the draft model with as many paths as it may draw.
+/// on demand, the draft model and edits with as many paths as they may propose.
 fn arms(drafts: &DraftConfig, edits: bool) -> Vec<Arm> {
     let count = drafts.drafters.len();
     let own: Vec<DrafterId> = (0..count).map(DrafterId).collect();
@@ -204,9 +210,12 @@ fn arms(drafts: &DraftConfig, edits: bool) -> Vec<Arm> {
     sets.dedup();
     let is_model =
         |id: &DrafterId| matches!(drafts.drafters.get(id.0), Some(DrafterConfig::Model(_)));
+    let is_edit =
+        |id: &DrafterId| matches!(drafts.drafters.get(id.0), Some(DrafterConfig::Edit(_)));
     let mut arms = Vec::new();
     for drafters in sets {
-        let width_max = if drafters.iter().any(is_model) { drafts.width.get() } else { 1 };
+        let several = drafters.iter().any(is_model) || drafters.iter().all(is_edit);
+        let width_max = if several { drafts.width.get() } else { 1 };
         arms.extend((1..=width_max).map(|width| Arm { drafters: drafters.clone(), width }));
     }
     arms

@@ -20,6 +20,7 @@ use crate::commit::{Commit, Passes};
 use crate::cost::{CostCurve, Pass};
 use crate::draft::DrafterId;
 use crate::policy::{DraftPolicy, Plan};
+use crate::price::Price;
 
 use forecast::Forecast;
 pub use forecast::Load;
@@ -131,6 +132,8 @@ pub struct Available {
     pub id: DrafterId,
     /// How many tokens it would have to prefill first.
     pub behind: usize,
+    /// See [`crate::Drafter::heeds_price`].
+    pub heeds_price: bool,
 }
 
 /// What a choice for a sequence depends on beside what was learned.
@@ -273,6 +276,7 @@ impl Controller {
             draft_len: forecast.len,
             width: arm.width,
             drafter_prefill_max,
+            price: self.price(current, load),
         });
         Choice {
             plan,
@@ -316,7 +320,7 @@ impl Controller {
 
     fn plain(&self, load: Load) -> Forecast {
         let seconds = load.seconds(&self.costs.target, 0.0);
-        Forecast { arm: None, len: 0, tokens: 1.0, seconds }
+        Forecast { arm: None, len: 0, priced: false, tokens: 1.0, seconds }
     }
 
     /// What is in use from now on: what was, unless something else is clearly better.
@@ -354,7 +358,9 @@ impl Controller {
         let arms = self.usable(history, outlook).filter(|arm| Some(*arm) != current.arm);
         let candidates =
             arms.flat_map(|arm| self.forecasts(arm, history, outlook, Estimate::Optimistic));
-        let candidates = candidates.filter(|candidate| candidate.len <= current.len.max(TRIAL_LEN));
+        // What heeds its price has one length, and loses little.
+        let short = |it: &Forecast| it.priced || it.len <= current.len.max(TRIAL_LEN);
+        let candidates = candidates.filter(short);
         let candidate = candidates.max_by(|one, other| one.rate().total_cmp(&other.rate()))?;
         let arm = candidate.arm?;
         // At worst all of it is rejected.
@@ -366,6 +372,15 @@ impl Controller {
         let drafter_prefill_max = (!all).then_some(TRIAL_PREFILL);
         let worth = candidate.rate() > current.rate() && (all || lost(TRIAL_PREFILL) <= self.saved);
         worth.then_some((candidate, drafter_prefill_max))
+    }
+
+    /// What drafted tokens cost while a round brings what is forecast.
+    fn price(&self, current: Forecast, load: Load) -> Price {
+        let plain = load.seconds(&self.costs.target, 0.0);
+        let tokens = |nodes: usize| {
+            current.rate() * (load.seconds(&self.costs.target, nodes as f64) - plain)
+        };
+        Price::new((1..=self.draft_len_max.max(1)).map(tokens))
     }
 
     /// The arms that a sequence may use and whose drafters are available.

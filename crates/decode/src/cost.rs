@@ -10,8 +10,9 @@ use forerun_verify::Token;
 
 use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Slot, Step};
 
-/// Sizes that are measured, as often as the time allows; the last is what prefill takes.
-const SIZES: [usize; 6] = [1, 2, 4, 8, 16, 64];
+/// Sizes that are measured, as often as the time allows; the last is what prefill takes. Kernels work
+/// on tiles of 16 and 32 rows, and one token more takes another tile.
+const SIZES: [usize; 9] = [1, 2, 4, 8, 16, 17, 32, 33, 64];
 
 /// Sizes measured whatever it takes.
 const SIZES_MIN: usize = 3;

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::constraint::Constraint;
 use crate::cost::{CostCurve, Pass};
 use crate::engine::{EngineError, Slot};
+use crate::price::Price;
 use crate::sampling::Sampling;
 
 pub use edit::EditDrafter;
@@ -59,8 +60,11 @@ pub struct DraftRequest<'a> {
     pub constraint: Option<&'a mut dyn Constraint>,
     /// Most tokens of a path; at least one.
     pub len_max: usize,
-    /// Paths a drafter with a model draws, by the scheme of `tree`.
+    /// Paths a drafter with a model draws, by the scheme of `tree`; most paths of one that knows
+    /// several places where a text may go on.
     pub width: usize,
+    /// What drafted tokens cost, for a drafter that knows how likely they are.
+    pub price: Price,
     /// See [`crate::Plan::drafter_prefill_max`].
     pub drafter_prefill_max: Option<usize>,
     /// Where tokens are drawn from.
@@ -80,6 +84,13 @@ pub struct FixedTokens {
     pub tokens: Vec<Token>,
     /// Which of them come from what the request predicts; none if this is shorter.
     pub predicted: Vec<bool>,
+}
+
+impl FixedTokens {
+    /// Tokens that no prediction told.
+    pub fn of(tokens: Vec<Token>) -> Self {
+        Self { tokens, predicted: Vec::new() }
+    }
 }
 
 /// How drafted tokens are drawn from a drafter's rows.
@@ -108,6 +119,7 @@ impl<'a> DraftRequest<'a> {
             constraint: None,
             len_max: 1,
             width: 1,
+            price: Price::default(),
             drafter_prefill_max: None,
             draw: Draw::Chance(chance),
             tree: Draft::start(Scheme::Independent, vocab_len),
@@ -214,6 +226,12 @@ pub trait Drafter: Send {
     /// # Errors
     /// If a draft cannot be made; the trees may have grown up to that point.
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure>;
+
+    /// Whether it drafts no more than is worth [`DraftRequest::price`], so that nobody need choose
+    /// how long its drafts are.
+    fn heeds_price(&self) -> bool {
+        false
+    }
 
     /// Returns the passes of its model since the last call, if it has one.
     fn passes(&mut self) -> Vec<Pass> {

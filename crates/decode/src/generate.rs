@@ -188,7 +188,11 @@ impl Generation {
         let Plan { drafters: usable, .. } = self.plan();
         let drafters = decoder.drafters().iter().filter(|(id, _)| usable.contains(id));
         let drafters = drafters
-            .map(|(id, drafter)| Available { id, behind: drafter.behind(slot, tokens) })
+            .map(|(id, drafter)| Available {
+                id,
+                behind: drafter.behind(slot, tokens),
+                heeds_price: drafter.heeds_price(),
+            })
             .collect();
         Outlook {
             wanted: self.sequence.wanted(),

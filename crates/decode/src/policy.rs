@@ -10,6 +10,7 @@ use std::time::Duration;
 use forerun_verify::{BlockRule, Rule, Scheme};
 
 use crate::draft::DrafterId;
+use crate::price::Price;
 
 /// What a request allows to be drafted, and how drafts are verified.
 #[derive(Debug, Clone)]
@@ -18,7 +19,8 @@ pub struct DraftPolicy {
     pub drafters: Vec<DrafterId>,
     /// Most tokens of a drafted path.
     pub draft_len_max: usize,
-    /// Most paths that a drafter with a model draws; others propose one, whatever this says.
+    /// Most paths of a drafter with a model, or with several places where a text may go on. Others
+    /// propose one, whatever this says.
     pub width_max: usize,
     /// How those paths are drawn.
     pub scheme: Scheme,
@@ -46,7 +48,7 @@ impl DraftPolicy {
         Self { drafters, draft_len_max, width_max: 1, scheme: Scheme::Independent, rule }
     }
 
-    /// Allows so many paths of each drafter that has a model.
+    /// Allows so many paths of each drafter that can propose several.
     #[must_use]
     pub fn wide(mut self, width_max: usize) -> Self {
         self.width_max = width_max;
@@ -74,28 +76,38 @@ impl DraftPolicy {
             draft_len: self.draft_len_max,
             width: self.width_max,
             drafter_prefill_max: None,
+            price: Price::default(),
         }
     }
 }
 
 /// What one round drafts for a sequence, within its [`DraftPolicy`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The drafters that propose; none for plain decoding.
     pub drafters: Vec<DrafterId>,
     /// Most tokens of a drafted path.
     pub draft_len: usize,
-    /// Paths that a drafter with a model draws.
+    /// See [`DraftPolicy::width_max`].
     pub width: usize,
     /// A drafter with a model that has more tokens than this to prefill skips all but the last so
     /// many: enough to see whether it would be of use.
     pub drafter_prefill_max: Option<usize>,
+    /// What drafted tokens cost. A drafter that knows how likely its tokens are drafts no more than
+    /// pay.
+    pub price: Price,
 }
 
 impl Plan {
     /// Plain decoding: nothing is drafted.
     pub fn plain() -> Self {
-        Self { drafters: Vec::new(), draft_len: 0, width: 1, drafter_prefill_max: None }
+        Self {
+            drafters: Vec::new(),
+            draft_len: 0,
+            width: 1,
+            drafter_prefill_max: None,
+            price: Price::default(),
+        }
     }
 
     /// Leaves these drafters out.

@@ -77,6 +77,7 @@ impl Decoder {
                 span,
                 draft_len_max: len_max,
                 drafters: &plan.drafters,
+                width: plan.width,
                 request: (len_max > 0).then(|| request(turn, len_max, vocab_len)),
                 fixed_paths: Vec::new(),
                 dropped: Vec::new(),
@@ -160,6 +161,8 @@ struct Proposal<'a> {
     draft_len_max: usize,
     /// Those that its plan names.
     drafters: &'a [DrafterId],
+    /// How many paths one of them may propose.
+    width: usize,
     /// None if nothing is to be drafted.
     request: Option<DraftRequest<'a>>,
     fixed_paths: Vec<(DrafterId, FixedTokens)>,
@@ -237,6 +240,7 @@ fn request<'a>(turn: &'a mut Turn<'_>, len_max: usize, vocab_len: usize) -> Draf
         constraint: constraint.as_mut().map(|it| &mut **it as &mut dyn Constraint),
         len_max,
         width: turn.plan.width,
+        price: turn.plan.price.clone(),
         drafter_prefill_max: turn.plan.drafter_prefill_max,
         draw: match turn.policy.rule.noise() {
             None => Draw::Chance(&mut *turn.chance),
@@ -255,6 +259,11 @@ fn propose<'a>(id: DrafterId, drafter: &mut dyn Drafter, proposals: &mut [Propos
         named.filter_map(|it| it.request.take().map(|request| (it, request))).unzip();
     if named.is_empty() {
         return;
+    }
+    for (proposal, request) in named.iter().zip(&mut requests) {
+        // There is room for several paths of one drafter, which is the model if there is one.
+        let several = proposal.drafters.len() == 1 || drafter.kind().is_model();
+        request.width = if several { proposal.width } else { 1 };
     }
     let failed = drafter.draft(&mut requests).err();
     for (proposal, mut request) in named.iter_mut().zip(requests) {

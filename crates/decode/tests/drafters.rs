@@ -12,7 +12,7 @@ mod suffix;
 
 use std::time::{Duration, Instant};
 
-use forerun_decode::{DraftRequest, Drafter, DrafterKind, Draw, Sampling, Slot, Token};
+use forerun_decode::{DraftRequest, Drafter, DrafterKind, Draw, Price, Sampling, Slot, Token};
 use forerun_verify::{Chance, Draft, DraftBuilder, Node, Scheme, Weights};
 use proptest::prelude::*;
 
@@ -91,6 +91,7 @@ fn drafted(
         sampling: &Sampling::default(),
         constraint: None,
         width: 1,
+        price: Price::default(),
         drafter_prefill_max: None,
         len_max: 4,
         draw: Draw::Chance(&mut chance),

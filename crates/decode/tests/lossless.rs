@@ -92,7 +92,9 @@ impl Case {
             let (mut rounds, mut dropped) = (0, Vec::new());
             while sequence.output().len() < self.len.0 {
                 let drafter_prefill_max = self.drafter_prefill_max;
-                let plan = &Plan { drafter_prefill_max, ..policy.plan().without(&dropped) };
+                // At this price even unlikely tokens are drafted.
+                let price = Price::per_token(0.01);
+                let plan = &Plan { drafter_prefill_max, price, ..policy.plan().without(&dropped) };
                 let limits = Limits::default();
                 let turn = Turn { sequence: &mut sequence, policy, plan, limits, chance };
                 let round = decoder.round(&mut [turn]).unwrap();
@@ -407,6 +409,15 @@ fn fixed_paths_change_nothing() {
 }
 
 #[test]
+fn several_places_where_an_original_goes_on_change_nothing() {
+    for rule in [Arc::new(PooledRule) as Arc<dyn Rule>, Arc::new(NssRule)] {
+        let mut case = Case::new(|| vec![edit()], BlockRule).wide(2, Scheme::Independent);
+        case.policy.rule = Arc::clone(&rule);
+        case.assert_lossless(rule.name());
+    }
+}
+
+#[test]
 fn several_drafters_in_one_round_change_nothing() {
     let both = || vec![model(), edit()];
     Case::new(both, PooledRule).assert_lossless("pooled, two drafters");
@@ -484,7 +495,8 @@ fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
         let mut history = controller.history(|_| true);
         let mut lens = 0;
         while sequence.output().len() < HORIZON {
-            let drafters = ids.map(|id| Available { id, behind: 1 }).to_vec();
+            let drafters =
+                ids.map(|id| Available { id, behind: 1, heeds_price: id == ids[1] }).to_vec();
             let (wanted, load, limits) = (sequence.wanted(), Load::default(), Limits::default());
             let outlook = Outlook { wanted, draft_len_max: 2, first: false, drafters, load };
             let choice = controller.choose(&mut history, &outlook);

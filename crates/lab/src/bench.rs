@@ -38,7 +38,7 @@ pub(crate) use interval::{pairs, speedup};
 use journal::Journal;
 use models::{Decoding, Wanted};
 pub use plan::{
-    Axes, Drafting, Ended, PREDICTION, Product, Team, TeamError, distinct, drafters, teams,
+    Axes, Drafting, Ended, ORACLE, PREDICTION, Product, Team, TeamError, distinct, drafters, teams,
 };
 pub(crate) use record::Measure;
 use record::{Config, PromptRecord, SCHEMA};

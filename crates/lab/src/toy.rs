@@ -11,7 +11,7 @@ use forerun_decode::{
     Token, TokenizeError, Tokenizer, ToyEngine, ToyModel,
 };
 
-use crate::bench::PREDICTION;
+use crate::bench::{ORACLE, PREDICTION};
 use crate::error::Result;
 use crate::machine::{Build, EngineRecord, Provenance};
 use crate::models::{EngineShape, Models, Target};
@@ -79,7 +79,7 @@ impl Models for Toy {
             match *kind {
                 DrafterKind::Ngram => Box::new(NgramDrafter::default()),
                 DrafterKind::Suffix => Box::new(SuffixDrafter::default()),
-                DrafterKind::Edit | PREDICTION => Box::new(EditDrafter::default()),
+                DrafterKind::Edit | PREDICTION | ORACLE => Box::new(EditDrafter::default()),
                 _ => Box::new(ModelDrafter::new(Box::new(Self::draft(shape)))),
             }
         };

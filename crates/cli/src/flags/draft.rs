@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use forerun_decode::{DrafterKind, Drafts, PathsChoice, RuleChoice};
-use forerun_lab::bench::PREDICTION;
+use forerun_lab::bench::{ORACLE, PREDICTION};
 use forerun_llama::{CacheType, EngineOptions, GpuLayers};
 use forerun_verify::Scheme;
 
@@ -17,7 +17,7 @@ const LEN_FIXED: NonZeroUsize = const { NonZeroUsize::new(4).expect("4 > 0") };
 const LEN_ADAPTED_MAX: NonZeroUsize = const { NonZeroUsize::new(8).expect("8 > 0") };
 
 /// The same where an edit may be drafted: those drafts end by themselves where they are unsure.
-const LEN_EDIT_MAX: NonZeroUsize = const { NonZeroUsize::new(32).expect("32 > 0") };
+const LEN_EDIT_MAX: NonZeroUsize = const { NonZeroUsize::new(31).expect("31 > 0") };
 
 /// Most tokens a drafter may be told to propose in a round.
 const DRAFT_LEN_MAX: usize = 64;
@@ -50,9 +50,9 @@ pub(crate) struct DraftFlags {
     /// seed gives the same output]
     #[arg(long, value_name = "ON|OFF")]
     spec_adaptive: Option<Switch>,
-    /// Number of paths that the draft model draws per round; they are verified together [default:
-    /// 1]
-    #[arg(long, visible_alias = "draft-paths", value_name = "K", requires = "spec_draft_model")]
+    /// Number of paths per round that the draft model draws, or --spec-type edit proposes if it is
+    /// alone; they are verified together [default: 1]
+    #[arg(long, visible_alias = "draft-paths", value_name = "K")]
     spec_draft_paths: Option<u32>,
     /// How the paths are drawn [default: distinct for traversal and rsd, else independent]
     #[arg(long, value_name = "HOW", value_parser = paths(), requires = "spec_draft_paths")]
@@ -146,7 +146,7 @@ impl DrafterConfig {
             DrafterKind::Ngram => Some(Self::Ngram),
             DrafterKind::Suffix => Some(Self::Suffix),
             // Which has a prediction is the benchmark's to say.
-            DrafterKind::Edit | PREDICTION => Some(Self::Edit(None)),
+            DrafterKind::Edit | PREDICTION | ORACLE => Some(Self::Edit(None)),
             _ => None,
         }
     }
@@ -246,6 +246,13 @@ impl DraftFlags {
         let edits = types.contains(&SpecType::Edit);
         let len = if edits { edit_len } else { len };
         let width = self.width()?;
+        if width.get() > 1 && !types.contains(&SpecType::DraftModel) && types != [SpecType::Edit] {
+            return Err(ConfigError::Unused {
+                flag: "--spec-draft-paths",
+                reason: "these drafters propose one path",
+                instead: "add --spec-draft-model FILE, or draft by --spec-type edit alone",
+            });
+        }
         let several = drafters.len() > 1 || width.get() > 1;
         let default = if several { RuleChoice::Pooled } else { RuleChoice::Block };
         let rule = self.verify.unwrap_or(default);
@@ -306,6 +313,7 @@ impl DraftFlags {
         let needing = [
             ("--spec-draft-n-max", self.spec_draft_n_max.is_some()),
             ("--spec-adaptive", self.spec_adaptive == Some(Switch::On)),
+            ("--spec-draft-paths", self.spec_draft_paths.is_some()),
             ("--verify", self.verify.is_some_and(|rule| rule != RuleChoice::Coupled)),
         ];
         match needing.into_iter().find(|(_, said)| *said) {

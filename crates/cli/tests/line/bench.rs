@@ -100,7 +100,10 @@ fn what_means_nothing_is_refused() {
         ("-m x --temp -1", "temperature is -1"),
         ("-m x --temp hot", "invalid value 'hot'"),
         ("-m x --verify best", "there is no rule \"best\": choose one of block"),
-        ("-m x --spec-type eagle", "expected ngram, suffix, edit, prediction or draft-model"),
+        (
+            "-m x --spec-type eagle",
+            "expected ngram, suffix, edit, prediction, oracle or draft-model",
+        ),
         ("-m x --spec-type draft-model", "drafts from a file: add --draft FILE"),
         ("-m x --spec-draft-paths 2", "--spec-draft-paths would do nothing"),
         ("-m x -md a --spec-draft-paths 0", "--spec-draft-paths is 0; expected 1 to 16"),

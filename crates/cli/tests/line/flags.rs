@@ -100,7 +100,7 @@ fn several_drafters_are_judged_by_the_pool() {
     let len = |line: &str| resolve(line).unwrap().draft.len.get();
     assert_eq!(
         [len("--spec-type ngram"), len("--spec-type edit"), len("--prediction p")],
-        [8, 32, 32]
+        [8, 31, 31]
     );
     assert_eq!(len("--spec-type edit --draft 3"), 3);
     assert_eq!(resolve("--spec-type ngram,suffix").unwrap().draft.rule, RuleChoice::Pooled);

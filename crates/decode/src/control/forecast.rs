@@ -1,8 +1,9 @@
 //! What a round would commit and take.
 
 use crate::cost::CostCurve;
+use crate::draft::DrafterId;
 
-use super::record::{Belief, Estimate};
+use super::record::{Belief, Estimate, Usual};
 use super::{Arm, Controller, History, KnownArm, Outlook, OwnArm};
 
 /// The share of what the first path leaves unaccepted that a second path does not accept either.
@@ -46,6 +47,8 @@ impl Load {
 pub(super) struct Forecast {
     pub(super) arm: Option<usize>,
     pub(super) len: usize,
+    /// Whether its drafters choose how much of that they draft.
+    pub(super) priced: bool,
     /// Tokens committed.
     pub(super) tokens: f64,
     /// Seconds a round takes if drafters have nothing to prefill.
@@ -65,8 +68,47 @@ impl Forecast {
 }
 
 impl Controller {
-    /// Returns the forecast of each length.
+    /// Returns the forecast of each length, or of the one of drafters that heed their price.
     pub(super) fn forecasts(
+        &self,
+        arm: usize,
+        history: &History,
+        outlook: &Outlook,
+        estimate: Estimate,
+    ) -> Vec<Forecast> {
+        let drafters = &self.arms[arm].arm.drafters;
+        let heeds_price = |id: &DrafterId| {
+            outlook.drafters.iter().any(|drafter| drafter.id == *id && drafter.heeds_price)
+        };
+        if drafters.iter().all(heeds_price) {
+            return vec![self.priced(arm, history, outlook, estimate)];
+        }
+        self.by_length(arm, history, outlook, estimate)
+    }
+
+    /// The forecast of an arm whose drafters heed their price: what its rounds came to.
+    fn priced(
+        &self,
+        arm: usize,
+        history: &History,
+        outlook: &Outlook,
+        estimate: Estimate,
+    ) -> Forecast {
+        let (own, shared) = (&history.arms[arm].record, &self.arms[arm].record);
+        let Usual { accepted, drafted } = own.usual(shared, estimate);
+        let drafting = own.drafting(shared);
+        let scored = outlook.load.seconds(&self.costs.target, drafted / drafting);
+        let plain = outlook.load.seconds(&self.costs.target, 0.0);
+        Forecast {
+            arm: Some(arm),
+            len: self.draft_len_max.min(outlook.draft_len_max),
+            priced: true,
+            tokens: 1.0 + accepted,
+            seconds: drafting * scored + (1.0 - drafting) * plain,
+        }
+    }
+
+    fn by_length(
         &self,
         arm: usize,
         history: &History,
@@ -98,7 +140,7 @@ impl Controller {
                 })
                 .sum();
             let seconds = drafting * scored + (1.0 - drafting) * plain + drafted;
-            Forecast { arm: Some(arm), len, tokens, seconds }
+            Forecast { arm: Some(arm), len, priced: false, tokens, seconds }
         };
         (1..=self.draft_len_max.min(outlook.draft_len_max)).map(forecast).collect()
     }

@@ -20,6 +20,11 @@ const KNOWN: f64 = 3.0;
 /// How firmly records of narrower arms count for a wider one: what a further path brings is known
 /// well enough not to try it again and again.
 const COVERED_WEIGHT: f64 = 8.0;
+/// What is believed of a round of an arm whose drafters heed their price, and how firmly, in rounds;
+/// and how firmly the record of all sequences counts for one of them.
+const UNSEEN_ACCEPTED: f64 = 2.0;
+const UNSEEN_ROUNDS: f64 = 1.0;
+const SHARED_ROUNDS: f64 = 4.0;
 /// How firmly the record of all sequences counts for a new one, and that of all depths for one.
 const SHARED_WEIGHT: f64 = 10.0;
 const DEPTHS_WEIGHT: f64 = 8.0;
@@ -34,10 +39,18 @@ pub(super) struct Record {
     rounds: f64,
     drafting: f64,
     lens: f64,
-    /// Drafted nodes.
+    /// Drafted nodes, and those accepted.
     nodes: f64,
+    accepted: f64,
     /// Tokens since it was last added to.
     pub(super) age: f64,
+}
+
+/// What a round of an arm usually comes to, in tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Usual {
+    pub(super) accepted: f64,
+    pub(super) drafted: f64,
 }
 
 /// How to estimate from an old record.
@@ -58,6 +71,7 @@ impl Record {
         self.drafting += f64::from(u8::from(commit.drafted > 0));
         self.lens += len as f64;
         self.nodes += commit.drafted as f64;
+        self.accepted += commit.accepted as f64;
         if self.depths.len() < len {
             self.depths.resize(len, (0.0, 0.0));
         }
@@ -70,9 +84,10 @@ impl Record {
     }
 
     fn fade(&mut self, factor: f64) {
-        let sums = [&mut self.rounds, &mut self.drafting, &mut self.lens, &mut self.nodes];
+        let rounds = [&mut self.rounds, &mut self.drafting, &mut self.lens];
+        let tokens = [&mut self.nodes, &mut self.accepted];
         let depths = self.depths.iter_mut().flat_map(|(tries, hits)| [tries, hits]);
-        sums.into_iter().chain(depths).for_each(|sum| *sum *= factor);
+        rounds.into_iter().chain(tokens).chain(depths).for_each(|sum| *sum *= factor);
     }
 
     /// How much of it still counts.
@@ -112,6 +127,23 @@ impl Record {
     pub(super) fn drafting(&self, behind: &Self) -> f64 {
         let (rounds, drafting) = (self.rounds + behind.rounds, self.drafting + behind.drafting);
         (drafting + 1.0) / (rounds + 1.0)
+    }
+
+    /// What a round comes to, by this and a record behind it.
+    pub(super) fn usual(&self, behind: &Self, estimate: Estimate) -> Usual {
+        let mean = |rounds: f64, tokens: f64, prior: f64, weight: f64| {
+            (tokens + weight * prior) / (rounds + weight)
+        };
+        let of = |tokens: fn(&Self) -> f64, unseen: f64| {
+            let record = |record: &Self, prior: f64, weight: f64| {
+                let factor = record.factor(estimate);
+                mean(factor * record.rounds, factor * tokens(record), prior, weight)
+            };
+            record(self, record(behind, unseen, UNSEEN_ROUNDS), SHARED_ROUNDS)
+        };
+        let accepted = of(|record| record.accepted, UNSEEN_ACCEPTED);
+        let drafted = of(|record| record.nodes, UNSEEN_ACCEPTED / UNSEEN);
+        Usual { accepted, drafted }
     }
 
     /// Nodes drafted for each depth that could be drafted, likewise; `unseen` without a record.

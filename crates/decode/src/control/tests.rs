@@ -9,7 +9,7 @@ const DRAFTER: DrafterId = DrafterId(0);
 
 /// What a sequence with so many tokens to go sees of the drafter, alone in its rounds.
 fn alone(wanted: usize, behind: usize) -> Outlook {
-    let drafters = vec![Available { id: DRAFTER, behind }];
+    let drafters = vec![Available { id: DRAFTER, behind, heeds_price: false }];
     Outlook { wanted, draft_len_max: 8, first: false, drafters, load: Load::default() }
 }
 
@@ -210,6 +210,44 @@ fn what_was_learned_from_one_sequence_is_known_to_the_next() {
         trials.push(drafted);
     }
     assert!(trials[0] > 0 && trials[1..].iter().all(|drafted| *drafted <= 2), "{trials:?}");
+}
+
+/// Rounds of a drafter that heeds its price: one in four drafts twelve tokens, of which so many are
+/// accepted. Returns the choices of the last hundred.
+fn priced(accepted: usize) -> Vec<Choice> {
+    let mut controller = Controller::new(costs(), World::new(|_, _| 0.0).arms, 16);
+    controller.costs.drafters.clear();
+    let mut history = controller.history(|_| true);
+    let mut outlook = Outlook { draft_len_max: 16, ..alone(1000, 1) };
+    outlook.drafters[0].heeds_price = true;
+    let mut choices = Vec::new();
+    for round in 0..400 {
+        let choice = controller.choose(&mut history, &outlook);
+        let drafts = choice.arm.is_some() && round % 4 == 0;
+        let (drafted, accepted) = if drafts { (12, accepted) } else { (0, 0) };
+        let draft_len_max = choice.plan.draft_len;
+        let committed = accepted + 1;
+        let commit = Commit { draft_len_max, drafted, accepted, committed, ..Commit::default() };
+        let seconds = controller.costs.target.seconds(1 + drafted, 1);
+        controller.learn(&mut history, &choice, &commit, seconds);
+        choices.push(choice);
+    }
+    choices.split_off(300)
+}
+
+#[test]
+fn drafters_that_heed_their_price_choose_their_length() {
+    // By its depths alone it would be given up: three of four drafts are empty.
+    for choice in priced(12) {
+        assert_eq!((choice.arm, choice.trial, choice.plan.draft_len), (Some(0), false, 16));
+        // Four tokens a round for what 70 + 70 + 70 + 212 take.
+        let rate = 16.0 / 422.0;
+        let wanted = rate * (costs().target.seconds(9, 1) - 70.0);
+        let price = choice.plan.price.of(8);
+        assert!((0.8..1.25).contains(&(price / wanted)), "{price} instead of {wanted}");
+    }
+    let drafting = priced(0).into_iter().filter(|choice| choice.arm.is_some()).count();
+    assert!(drafting <= 5, "what is never accepted was drafted {drafting} times of 100");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 mod align;
 mod original;
 mod rates;
+mod tree;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,19 +17,21 @@ use std::collections::HashMap;
 use forerun_verify::{NODES_MAX, Token};
 
 use super::automaton::{Automaton, Cursor, End};
-use super::fixed::{Seen, add_predicted_path};
-use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind};
+use super::fixed::{Seen, add_path};
+use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind, FixedTokens};
 use crate::engine::Slot;
+use crate::price::Allowance;
 
 use align::{Alignment, Replacements};
 use original::Original;
 use rates::{Agreement, Rates, Source};
+use tree::{Offer, State, Tree};
 
 /// The longest context that is looked up in the output itself.
 const CONTEXT_MAX: usize = 8;
 
-/// A path ends where the estimated chance of all of it is less.
-const CHANCE_MIN: f64 = 0.25;
+/// Nothing grows where it is less likely to be reached: no token is worth drafting there.
+const CHANCE_MIN: f64 = 0.01;
 
 /// Drafts a changed version of an original.
 ///
@@ -90,8 +93,8 @@ impl EditDrafter {
         }
     }
 
-    /// What it drafts after `output`, the tokens committed after `prompt`: `len_max` tokens at most
-    /// ([`NODES_MAX`] in any case).
+    /// The one path it drafts after `output`, the tokens committed after `prompt`, at the default
+    /// price: `len_max` tokens at most ([`NODES_MAX`] in any case).
     ///
     /// ```
     /// # use forerun_decode::*;
@@ -106,6 +109,30 @@ impl EditDrafter {
         output: &[Token],
         len_max: usize,
     ) -> Vec<Token> {
+        let paths = self.propose_paths(slot, prompt, output, &Allowance::one_path(len_max));
+        paths.into_iter().next().map(|path| path.tokens).unwrap_or_default()
+    }
+
+    /// The paths it drafts: as much as is allowed and worth its price.
+    ///
+    /// ```
+    /// # use forerun_decode::*;
+    /// let mut drafter = EditDrafter::default();
+    /// drafter.predict(Slot(0), &[7, 1, 2, 7, 1, 3, 4, 5].map(Token));
+    /// // What comes after 1 now: what comes there in the original, or what came in the output?
+    /// let output = [7, 1, 2, 7, 1].map(Token);
+    /// let cheap = Allowance { tokens: 8, paths: 2, price: Price::per_token(0.02) };
+    /// let paths = drafter.propose_paths(Slot(0), &[], &output, &cheap);
+    /// let firsts: Vec<Token> = paths.iter().map(|path| path.tokens[0]).collect();
+    /// assert_eq!(firsts, [3, 2].map(Token));
+    /// ```
+    pub fn propose_paths(
+        &mut self,
+        slot: Slot,
+        prompt: &[Token],
+        output: &[Token],
+        allowance: &Allowance,
+    ) -> Vec<FixedTokens> {
         let [predicted, prompted] = &mut self.rates;
         let (edit, rates) = match self.predictions.get_mut(&slot) {
             Some(edit) => (edit, predicted),
@@ -122,13 +149,17 @@ impl EditDrafter {
             }
         };
         edit.update(output, rates);
-        edit.propose(len_max.min(NODES_MAX))
+        edit.propose(allowance)
     }
 }
 
 impl Drafter for EditDrafter {
     fn kind(&self) -> DrafterKind {
         DrafterKind::Edit
+    }
+
+    fn heeds_price(&self) -> bool {
+        true
     }
 
     fn predict(&mut self, slot: Slot, tokens: &[Token]) {
@@ -138,9 +169,13 @@ impl Drafter for EditDrafter {
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
         for request in requests {
             let (prompt, output) = request.tokens.split_at(request.prompt_len);
-            let path = self.propose(request.slot, prompt, output, request.len_max);
-            let edit = self.predictions.get(&request.slot);
-            add_predicted_path(request, &path, edit.map(Edit::predicted).unwrap_or_default());
+            let DraftRequest { slot, len_max: tokens, width: paths, .. } = *request;
+            let allowance = Allowance { tokens, paths, price: request.price.clone() };
+            let mut paths = self.propose_paths(slot, prompt, output, &allowance);
+            if !self.predictions.contains_key(&slot) {
+                paths.iter_mut().for_each(|path| path.predicted.clear());
+            }
+            paths.into_iter().for_each(|path| add_path(request, path));
         }
         Ok(())
     }
@@ -166,15 +201,8 @@ struct Edit {
     output: Automaton,
     end: End,
     rates: Rates,
-    /// What was proposed after the tokens seen, and what would have come next.
-    proposed: Vec<Step>,
-}
-
-/// A token of a draft, and what each source proposed for it.
-#[derive(Debug, Clone)]
-struct Step {
-    token: Token,
-    sources: Vec<(Source, Agreement, Token)>,
+    /// What was proposed after the tokens seen, and more that was not worth drafting.
+    proposed: Option<Tree>,
 }
 
 impl Edit {
@@ -189,7 +217,7 @@ impl Edit {
             output: Automaton::new(CONTEXT_MAX),
             end: End::START,
             rates,
-            proposed: Vec::new(),
+            proposed: None,
         }
     }
 
@@ -203,19 +231,21 @@ impl Edit {
             self.replacements = Replacements::default();
             (self.output, self.end) = (Automaton::new(CONTEXT_MAX), End::START);
             self.text.clear();
-            self.proposed.clear();
+            self.proposed = None;
             known = 0;
         }
-        let mut proposed = std::mem::take(&mut self.proposed).into_iter();
+        // What was not drafted is learned from too: else a source that was wrong once would never
+        // be tried again.
+        let mut proposed = self.proposed.take();
+        let mut node = None;
         for token in &output[known..] {
-            if let Some(step) = proposed.next() {
-                for (source, agreement, own) in &step.sources {
-                    self.rates.learn(*source, *agreement, own == token);
-                    shared.learn(*source, *agreement, own == token);
+            if let Some(tree) = &proposed {
+                for offer in &tree.state(node).offers {
+                    self.rates.learn(offer.source, offer.agreement, offer.token == *token);
+                    shared.learn(offer.source, offer.agreement, offer.token == *token);
                 }
-                if step.token != *token {
-                    proposed = Vec::new().into_iter();
-                }
+                node = tree.child(node, *token);
+                proposed = proposed.filter(|_| node.is_some());
             }
             self.text.push(*token);
             self.end = self.output.append(self.end, *token);
@@ -226,46 +256,35 @@ impl Edit {
         }
     }
 
-    fn propose(&mut self, len_max: usize) -> Vec<Token> {
-        let (mut alignment, mut cursor) = (self.alignment, self.end.cursor());
+    /// Grows what may follow, and returns the paths that are worth drafting.
+    fn propose(&mut self, allowance: &Allowance) -> Vec<FixedTokens> {
+        let Allowance { tokens, paths, price } = allowance;
         let committed = self.text.len();
-        let mut chance = 1.0;
-        self.proposed.clear();
-        let mut path = Vec::new();
-        while path.len() < len_max {
-            let aligned = alignment.expected(&self.original, &self.replacements);
-            let sources = compared(aligned, self.followed(&mut cursor));
-            let rated = sources
-                .iter()
-                .map(|(source, agreement, token)| (self.rates.chance(*source, *agreement), *token));
-            let Some((likely, token)) = rated.max_by(|(one, _), (other, _)| one.total_cmp(other))
-            else {
+        let root = self.state(self.alignment, self.end.cursor());
+        let mut tree = Tree::new(root, &self.rates);
+        while tree.nodes().len() < (*tokens).min(NODES_MAX) {
+            let Some(node) = tree.likeliest(*paths).filter(|it| it.chance > CHANCE_MIN) else {
                 break;
             };
-            // What is not drafted is learned from too: else a source that was wrong once would
-            // never be tried again.
-            self.proposed.push(Step { token, sources });
-            chance *= likely;
-            if chance < CHANCE_MIN {
-                break;
-            }
-            path.push(token);
-            self.text.push(token);
-            cursor = self.output.advance(cursor, token);
+            let State { mut alignment, cursor, .. } = *tree.state(node.parent);
+            self.text.extend(tree.path_to(node.parent));
+            self.text.push(node.token);
             // A draft teaches nothing: it may be wrong.
             let _ = alignment.follow(&self.original, &self.replacements, &self.text);
+            self.text.truncate(committed);
+            let state = self.state(alignment, self.output.advance(cursor, node.token));
+            tree.add(node, state, &self.rates);
         }
-        self.text.truncate(committed);
-        path
+        let paths = tree.paths(price.best(tree.nodes().map(|node| node.chance)));
+        self.proposed = Some(tree);
+        paths
     }
 
-    /// Which of the tokens last proposed come from the original, as it is or as it was changed.
-    fn predicted(&self) -> Vec<bool> {
-        let of_original = |step: &Step| {
-            let mut sources = step.sources.iter();
-            sources.any(|(source, _, token)| source.is_original() && *token == step.token)
-        };
-        self.proposed.iter().map(of_original).collect()
+    /// What the sources propose next.
+    fn state(&self, alignment: Alignment, mut cursor: Cursor) -> State {
+        let [aligned, resumed] = alignment.expected(&self.original, &self.replacements);
+        let offers = compared([aligned, resumed, self.followed(&mut cursor)]);
+        State { alignment, cursor, offers }
     }
 
     /// What most often followed the longest context that was followed by anything.
@@ -281,15 +300,22 @@ impl Edit {
 }
 
 /// What the sources propose, and whether they agree.
-fn compared(
-    one: Option<(Source, Token)>,
-    other: Option<(Source, Token)>,
-) -> Vec<(Source, Agreement, Token)> {
-    let agreement = match (one, other) {
-        (Some((_, one)), Some((_, other))) if one == other => Agreement::Agrees,
-        (Some(_), Some(_)) => Agreement::Differs,
-        _ => Agreement::Alone,
+fn compared(sources: [Option<(Source, Token)>; 3]) -> Vec<Offer> {
+    let all = || sources.iter().flatten();
+    let agreement = |token: Token| {
+        if all().count() == 1 {
+            Agreement::Alone
+        } else if all().filter(|(_, other)| *other == token).count() > 1 {
+            Agreement::Agrees
+        } else {
+            Agreement::Differs
+        }
     };
-    let sources = [one, other].into_iter().flatten();
-    sources.map(|(source, token)| (source, agreement, token)).collect()
+    all()
+        .map(|(source, token)| Offer {
+            source: *source,
+            agreement: agreement(*token),
+            token: *token,
+        })
+        .collect()
 }

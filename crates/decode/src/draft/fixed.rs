@@ -145,33 +145,22 @@ impl Seen {
 }
 
 /// Adds a path of fixed tokens from the root, as far as the constraint allows.
-pub(super) fn add_path(request: &mut DraftRequest<'_>, path: &[Token]) {
-    add_predicted_path(request, path, Vec::new());
-}
-
-/// The same, with which of the tokens come from what the request predicts.
-pub(super) fn add_predicted_path(
-    request: &mut DraftRequest<'_>,
-    path: &[Token],
-    predicted: Vec<bool>,
-) {
-    let admitted = match &mut request.constraint {
-        Some(constraint) => constraint.admitted(path),
-        None => path.len(),
-    };
-    let path = &path[..admitted];
-    if !path.is_empty() {
-        request.fixed_paths.push(FixedTokens { tokens: path.to_vec(), predicted });
+pub(super) fn add_path(request: &mut DraftRequest<'_>, mut path: FixedTokens) {
+    if let Some(constraint) = &mut request.constraint {
+        path.tokens.truncate(constraint.admitted(&path.tokens));
     }
     let mut node = Node::ROOT;
-    for token in path {
+    for token in &path.tokens {
         match request.tree.fixed(node, *token) {
             Ok(child) => node = child,
             Err(error) => {
                 request.failure = Some(DraftFailure::Row(error.to_string()));
-                return;
+                break;
             }
         }
+    }
+    if !path.tokens.is_empty() {
+        request.fixed_paths.push(path);
     }
 }
 

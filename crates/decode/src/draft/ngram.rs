@@ -10,7 +10,7 @@ use forerun_verify::{NODES_MAX, Token};
 
 use super::fixed::{MatchLen, Seen, add_path};
 use super::index::{Index, Key};
-use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind};
+use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind, FixedTokens};
 use crate::engine::Slot;
 
 /// Looks the last tokens of a sequence up in its prompt and output, and drafts what followed.
@@ -95,7 +95,7 @@ impl Drafter for NgramDrafter {
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
         for request in requests {
             let path = self.propose(request.slot, request.tokens, request.len_max);
-            add_path(request, &path);
+            add_path(request, FixedTokens::of(path));
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use forerun_verify::{NODES_MAX, Token};
 
 use super::automaton::{Automaton, Cursor, End};
 use super::fixed::{MatchLen, Seen, add_path};
-use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind};
+use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind, FixedTokens};
 use crate::engine::Slot;
 
 /// How a [`SuffixDrafter`] drafts, and how much it remembers.
@@ -160,7 +160,7 @@ impl Drafter for SuffixDrafter {
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
         for request in requests {
             let path = self.propose(request.slot, request.tokens, request.len_max);
-            add_path(request, &path);
+            add_path(request, FixedTokens::of(path));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use forerun_verify::Token;
 
 use super::fixed::add_path;
 use super::suffix::{SuffixConfig, SuffixDrafter};
-use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind, Tenant};
+use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind, FixedTokens, Tenant};
 use crate::engine::Slot;
 
 /// Most tenants that are remembered.
@@ -121,7 +121,7 @@ impl Drafter for TenantSuffixDrafter {
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
         for request in requests {
             let path = self.propose(request.slot, request.tokens, request.len_max);
-            add_path(request, &path);
+            add_path(request, FixedTokens::of(path));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-use forerun_decode::{EditDrafter, Slot, Token};
+use forerun_decode::{Allowance, EditDrafter, Price, Slot, Token};
 use proptest::prelude::*;
 
 use super::{config, events, slot, takes_no_longer_with_time, tokens};
@@ -89,6 +89,37 @@ fn of_several_places_the_next_one_is_taken() {
     drafter.predict(Slot(0), &original);
     let edited = [1, 2, 30, 5, 77, 1, 2].map(Token);
     assert_eq!(drafter.propose(Slot(0), &[], &edited, 1), [Token(31)]);
+}
+
+#[test]
+fn a_draft_is_as_long_as_its_price_allows() {
+    let mut drafter = EditDrafter::default();
+    let original = counted(100);
+    drafter.predict(Slot(0), &original);
+    let mut len = |price: &Price| {
+        let allowance = Allowance { price: price.clone(), ..Allowance::one_path(32) };
+        let paths = drafter.propose_paths(Slot(0), &[], &original[..20], &allowance);
+        paths.first().map_or(0, |path| path.tokens.len())
+    };
+    assert_eq!(len(&Price::per_token(0.02)), 32);
+    assert_eq!(len(&Price::per_token(1.0)), 0, "no token is certain");
+    // The first is worth it by itself, and not what it takes to come to the cheap ones.
+    assert_eq!(len(&Price::new([0.1, 9.0, 9.1, 9.2, 30.0])), 1);
+    assert_eq!(len(&Price::new([0.1, 2.0, 2.1, 2.2, 30.0])), 4);
+}
+
+#[test]
+fn after_an_insertion_the_original_may_go_on_where_it_was_left() {
+    let mut drafter = EditDrafter::default();
+    drafter.predict(Slot(0), &counted(40));
+    let output = [&counted(20)[..], &[Token(900)]].concat();
+    let cheap = Allowance { tokens: 16, paths: 2, price: Price::per_token(0.02) };
+    let paths = drafter.propose_paths(Slot(0), &[], &output, &cheap);
+    let mut firsts: Vec<Token> = paths.iter().map(|path| path.tokens[0]).collect();
+    firsts.sort_unstable();
+    assert_eq!(firsts, [20, 21].map(Token), "900 was inserted, or replaced 20");
+    let one = drafter.propose_paths(Slot(0), &[], &output, &Allowance { paths: 1, ..cheap });
+    assert_eq!(one.len(), 1, "one path was allowed");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use forerun_decode::{
 };
 use forerun_verify::{Philox, Random, Scheme};
 
-use super::plan::{Drafting, Ended, PREDICTION, turns};
+use super::plan::{Drafting, Ended, ORACLE, PREDICTION, turns};
 use super::record::{Config, LeftOut, Measure, PositionRecord, Setting};
 use super::report::Curve;
 use super::session::{Session, Source};
@@ -172,6 +172,9 @@ impl Way {
     }
 }
 
+/// Plain decoding is the first setting of every run.
+const PLAIN_SETTING: usize = 0;
+
 /// What is decoded once.
 struct Text<'a> {
     prompt: usize,
@@ -194,6 +197,8 @@ pub(super) struct Decoding<'a> {
     samplings: Vec<Samplings>,
     /// For each setting and temperature that has one.
     controllers: Vec<Option<Controller>>,
+    /// What was last written without an oracle, and from which prompt.
+    written: Option<(usize, Vec<Token>)>,
     cancellation: &'a Cancellation,
 }
 
@@ -207,6 +212,13 @@ impl<'a> Decoding<'a> {
         config: &Config,
         cancellation: &'a Cancellation,
     ) -> Result<Self> {
+        let foretold = loaded.drafters.iter().any(|drafter| drafter.kind == ORACLE);
+        if foretold && config.temperatures.iter().any(|it| *it > 0.0) {
+            return Err(Error::refused(
+                "oracle drafts what another setting wrote, and what is drawn at random is written \
+                 once: measure it at temperature 0 (--temp 0)",
+            ));
+        }
         let models = u32::try_from(config.drafters.len()).unwrap_or(0) + 1;
         let costs = loaded.decoder.measure(models * MEASURE);
         let costs = costs.map_err(Error::Costs)?;
@@ -230,6 +242,7 @@ impl<'a> Decoding<'a> {
             drafters: loaded.drafters,
             ways,
             samplings,
+            written: None,
             cancellation,
         };
         models.warm_up(config)?;
@@ -261,11 +274,18 @@ impl<'a> Decoding<'a> {
     fn write(&mut self, text: &Text<'_>) -> Result<Measure> {
         let (mut draft_read, mut draft_read_s) = (0, 0.0);
         let PromptTokens { prompt, original } = text.tokens;
+        let foretold = self.foretells(text.setting);
+        if foretold && self.written.as_ref().is_none_or(|(of, _)| *of != text.prompt) {
+            // A run that was continued does not know what it wrote.
+            self.write(&Text { setting: PLAIN_SETTING, ..*text })?;
+        }
+        let output = self.written.as_ref().map(|(_, output)| output.clone()).unwrap_or_default();
         for id in self.ways[text.setting].drafters.clone() {
             let (kind, vocab_len) = (self.drafters[id.0].kind, self.vocab.vocab_len());
             let drafter = &mut self.decoder.drafters_mut()[id];
             match kind {
                 PREDICTION => drafter.predict(SLOT, original.as_deref().unwrap_or_default()),
+                ORACLE => drafter.predict(SLOT, &output),
                 DrafterKind::Edit => drafter.forget(SLOT),
                 _ => {}
             }
@@ -282,6 +302,9 @@ impl<'a> Decoding<'a> {
             self.cancellation.check()?;
             draft_passes += self.round(text, &mut generation, &mut history)?;
         }
+        if !foretold {
+            self.written = Some((text.prompt, generation.sequence().output().to_vec()));
+        }
         let mut hasher = DefaultHasher::new();
         generation.sequence().output().iter().for_each(|token| token.0.hash(&mut hasher));
         Ok(Measure {
@@ -295,6 +318,11 @@ impl<'a> Decoding<'a> {
             text: Some(format!("{:016x}", hasher.finish())),
             ..of_stats(generation.stats())
         })
+    }
+
+    /// Whether a setting drafts what was written before.
+    fn foretells(&self, setting: usize) -> bool {
+        self.ways[setting].drafters.iter().any(|id| self.drafters[id.0].kind == ORACLE)
     }
 
     fn begin(&self, text: &Text<'_>) -> Generation {
@@ -453,7 +481,10 @@ impl Decoding<'_> {
         let seed = session.config.seed.wrapping_add((repeat * count + prompt) as u64);
         let texts = self.forecast(repeat, prompt, session);
         for (temperature, degrees) in session.config.temperatures.clone().into_iter().enumerate() {
-            for setting in turns(self.ways.len(), repeat + prompt + temperature) {
+            let mut order: Vec<usize> =
+                turns(self.ways.len(), repeat + prompt + temperature).collect();
+            order.sort_by_key(|setting| self.foretells(*setting));
+            for setting in order {
                 let key =
                     Measure { repeat, prompt, setting, temperature: degrees, ..Measure::default() };
                 if session.is_done(&key) {

@@ -13,13 +13,17 @@ pub(super) const PLAIN: &str = "plain";
 /// The edit drafter with what the prompt's file predicts, beside the one that has the prompt alone.
 pub const PREDICTION: DrafterKind = DrafterKind::Other("prediction");
 
+/// The edit drafter with the finished output as prediction: as fast as an edit can be.
+pub const ORACLE: DrafterKind = DrafterKind::Other("oracle");
+
 /// The drafters that a benchmark can name.
-const KINDS: [DrafterKind; 5] = [
+const KINDS: [DrafterKind; 6] = [
     DrafterKind::DraftModel,
     DrafterKind::Ngram,
     DrafterKind::Suffix,
     DrafterKind::Edit,
     PREDICTION,
+    ORACLE,
 ];
 
 /// Drafters that propose together; none for plain decoding alone.
@@ -36,8 +40,8 @@ impl FromStr for Team {
         let mut kinds = Vec::new();
         for name in text.split('+') {
             let kind = KINDS.into_iter().find(|kind| kind.name() == name).ok_or(
-                "expected ngram, suffix, edit, prediction or draft-model, several at once as in \
-                 ngram+suffix, or none",
+                "expected ngram, suffix, edit, prediction, oracle or draft-model, several at once \
+                 as in ngram+suffix, or none",
             )?;
             if kinds.contains(&kind) {
                 return Err(format!("{name} stands there twice"));

@@ -90,11 +90,20 @@ fn a_benchmark_runs_from_prompts_to_its_report() {
 #[test]
 fn edits_are_drafted_from_the_prompt_or_from_what_is_predicted() {
     let folder = Folder::new("edits");
-    let prompts =
-        "{\"prompt\": \"Fish, fish, fish, fish.\", \"prediction\": \"Fish, fish, fish, fish.\"}\n";
-    let prompts = Some(folder.file("edits.jsonl", prompts));
-    let (config, heard) = (BenchConfig { prompts, ..config(&folder) }, Heard::default());
-    let named = ["edit", "prediction"].map(|name| name.parse().unwrap());
+    let fish = |animal| {
+        format!("{{\"prompt\": \"{animal}, fish.\", \"prediction\": \"{animal}, fish.\"}}\n")
+    };
+    let prompts = ["Fish", "Cat", "Dog", "Owl", "Bee", "Ant", "Hen", "Fox"].map(fish).concat();
+    let prompts = Some(folder.file("edits.jsonl", &prompts));
+    let greedy = BenchConfig {
+        prompts,
+        prompts_per_task: Some(8),
+        prompts_per_task_max: 8,
+        temperatures: vec![0.0],
+        ..config(&folder)
+    };
+    let (config, heard) = (greedy, Heard::default());
+    let named = ["edit", "prediction", "oracle"].map(|name| name.parse().unwrap());
     let teams = teams(&[], &named).unwrap();
     let drafters = drafters(&teams);
     let axes =
@@ -110,6 +119,14 @@ fn edits_are_drafted_from_the_prompt_or_from_what_is_predicted() {
     };
     // The toy does not write of fish: what begins where the output begins is drafted, the rest is not.
     assert!(drafted("prediction") > drafted("edit"));
+    let oracle = |it: &&Measure| {
+        let setting = &report.config.settings[it.setting];
+        setting.drafters == ["oracle"] && !setting.adaptive
+    };
+    for measure in report.measures.iter().filter(oracle) {
+        assert_eq!(measure.accepted, measure.drafted, "it drafts the very text");
+    }
+    assert!(drafted("oracle") > 0);
     assert!(report.overall(0.0).iter().all(|cell| cell.differing.unwrap_or(0) == 0));
 }
 

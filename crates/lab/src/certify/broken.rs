@@ -320,6 +320,7 @@ impl Drafter for Skewed {
                 constraint: None,
                 len_max: request.len_max,
                 width: request.width,
+                price: request.price.clone(),
                 drafter_prefill_max: request.drafter_prefill_max,
                 draw: Draw::Chance(&mut chance),
                 tree,

@@ -112,7 +112,7 @@ impl Service {
         Ok(length)
     }
 
-    /// How many paths the draft model draws.
+    /// How many paths the draft model draws, or edits alone propose.
     fn width_for(
         &self,
         set: &SpeculativeParameters,
@@ -120,7 +120,8 @@ impl Service {
     ) -> Result<usize, RequestError> {
         let own = &self.drafts;
         let has_model = drafters.iter().any(|drafter| drafter.kind.is_model());
-        let most = if has_model { own.width } else { 1 };
+        let edits = drafters.iter().all(|drafter| drafter.kind == DrafterKind::Edit);
+        let most = if has_model || edits { own.width } else { 1 };
         let width = set.paths.unwrap_or(most);
         if width == 0 || width > most {
             let message = format!(

@@ -73,12 +73,23 @@ impl Alignment {
         Self { place: None, run: 0, told: false, replacing: None, open: None }
     }
 
-    /// Returns the token expected next, and what says so.
+    /// Returns the tokens that may come next, and what says so: where the place is known, one.
     pub(super) fn expected(
         &self,
         original: &Original,
         replacements: &Replacements,
-    ) -> Option<(Source, Token)> {
+    ) -> [Option<(Source, Token)>; 2] {
+        let resumed = || {
+            // Something may have been inserted, and the original goes on where it was left.
+            let open =
+                self.open.filter(|it| self.run < CONFIRMED && self.place != Some(it.original));
+            let Difference { original: place, gap, .. } = open.filter(|it| it.gap <= NEAR_MAX)?;
+            original.from(place).first().map(|token| (Source::Resumed(gap), *token))
+        };
+        [self.aligned(original, replacements), resumed()]
+    }
+
+    fn aligned(&self, original: &Original, replacements: &Replacements) -> Option<(Source, Token)> {
         if let Some(Replacing { index, done }) = self.replacing {
             return Some((Source::Replacing, replacements.all[index].to[done]));
         }

@@ -9,6 +9,8 @@ pub(super) enum Source {
     Original(usize),
     /// The original, so many tokens into a difference.
     Guess(usize),
+    /// The original where a difference began, so many tokens into it: they were inserted.
+    Resumed(usize),
     /// The first token of a replacement that was seen before.
     Replacement,
     /// A further token of one.
@@ -37,12 +39,16 @@ pub(super) enum Agreement {
 
 /// Runs, contexts and differences of more tokens than this are not told apart.
 const LEN_MAX: usize = 8;
-const SOURCES: usize = 3 * (LEN_MAX + 1) + 3;
+const SOURCES: usize = 4 * (LEN_MAX + 1) + 3;
 const AGREEMENTS: usize = 3;
 
 /// How many observations of earlier sequences count at most, and how many of this one.
 const EARLIER_MAX: f32 = 12.0;
 const OWN_MAX: f32 = 64.0;
+
+/// Each rate counts as wrong so many times more: what was always right is not certain, and a long
+/// draft is as likely as the product of its rates.
+const DOUBT: f32 = 1.0;
 
 /// How often something was right.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +60,12 @@ struct Rate {
 impl Rate {
     /// Before anything is known.
     fn guessed(chance: f32) -> Self {
-        Self { right: 2.0 * chance, tried: 2.0 }
+        let tried = 2.0;
+        Self { right: chance * (tried + DOUBT), tried }
+    }
+
+    fn chance(self) -> f32 {
+        self.right / (self.tried + DOUBT)
     }
 
     fn learn(&mut self, right: bool, tried_max: f32) {
@@ -87,6 +98,7 @@ impl Default for Rates {
                 (Source::Original(len), sure),
                 (Source::Output(len), 0.9 * sure),
                 (Source::Guess(len), 1.0 - sure),
+                (Source::Resumed(len), 1.0 - sure),
             ];
             for (source, sure) in sources {
                 rates.0[index(source)] = [sure, sure.sqrt(), sure / 2.0].map(Rate::guessed);
@@ -107,7 +119,7 @@ impl Rates {
     /// The estimated chance that a source is right.
     pub(super) fn chance(&self, source: Source, agreement: Agreement) -> f64 {
         let rate = self.0[index(source)][agreement as usize];
-        f64::from(rate.right / rate.tried)
+        f64::from(rate.chance())
     }
 
     pub(super) fn learn(&mut self, source: Source, agreement: Agreement, right: bool) {
@@ -121,6 +133,7 @@ fn index(source: Source) -> usize {
         Source::Original(run) => lens(0, run),
         Source::Output(len) => lens(1, len),
         Source::Guess(gap) => lens(2, gap),
+        Source::Resumed(gap) => lens(3, gap),
         Source::Start => SOURCES - 3,
         Source::Replacement => SOURCES - 2,
         Source::Replacing => SOURCES - 1,
