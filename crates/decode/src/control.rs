@@ -29,6 +29,10 @@ use record::{Estimate, Record};
 /// Another choice must be better by this much to be taken.
 const HYSTERESIS: f64 = 0.02;
 
+/// Plain decoding must be better by this much than drafters that heed their price: where they are
+/// unsure they draft nothing and cost nothing, and where they are sure again nobody else would know.
+const PRICED_MARGIN: f64 = 0.05;
+
 /// The share of the time that may be lost on trying what is not in use.
 const TRIAL_SHARE: f64 = 0.01;
 
@@ -276,7 +280,8 @@ impl Controller {
             draft_len: forecast.len,
             width: arm.width,
             drafter_prefill_max,
-            price: self.price(current, load),
+            // A trial also shows what passes cost.
+            price: if trial.is_some() { Price::default() } else { self.price(current, load) },
         });
         Choice {
             plan,
@@ -327,10 +332,15 @@ impl Controller {
     fn in_use(&self, history: &History, outlook: &Outlook, plain: Forecast) -> Forecast {
         let load = outlook.load;
         let ahead = outlook.wanted.clamp(1, AHEAD_MAX) as f64;
-        let mut best = (plain, plain.seconds_for(ahead));
+        // What nobody has seen may be tried, at a bounded cost. Only drafters that heed their price are
+        // used on trust.
+        let priced = |arm: &usize| self.heeds_price(*arm, outlook);
+        let trusted = |arm: &usize| priced(arm) || self.arms[*arm].record.is_known();
+        let margin =
+            if self.usable(history, outlook).any(|arm| priced(&arm)) { PRICED_MARGIN } else { 0.0 };
+        let mut best = (plain, (1.0 + margin) * plain.seconds_for(ahead));
         let mut current = best;
-        // What nobody has seen may be tried, at a bounded cost; it is not used on trust.
-        for arm in self.usable(history, outlook).filter(|arm| self.arms[*arm].record.is_known()) {
+        for arm in self.usable(history, outlook).filter(trusted) {
             // If all sequences take a drafter up, each waits for the prefill of the others.
             let prefill = (1 + load.sequences) as f64 * self.prefill(arm, outlook, usize::MAX);
             for forecast in self.forecasts(arm, history, outlook, Estimate::Mean) {

@@ -21,9 +21,14 @@ const SIZES_MIN: usize = 3;
 const OBSERVED_MAX: usize = 64;
 
 /// How far one pass moves the sizes next to its own, and all of them: machines get slower and
-/// faster as a whole.
+/// faster as a whole. Other work only ever adds to what a pass takes, so one that was faster than
+/// expected counts for more.
 const GAIN_NEAR: f64 = 0.15;
+const GAIN_NEAR_FASTER: f64 = 0.6;
 const GAIN_ALL: f64 = 0.05;
+
+/// As many passes over several tokens show what they take.
+const SEEN_ENOUGH: u32 = 8;
 
 /// A pass that was run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,6 +56,8 @@ pub struct CostCurve {
     points: Vec<(usize, f64)>,
     /// What each further sequence adds.
     per_sequence: f64,
+    /// Passes over several tokens that were taken into account.
+    seen: u32,
 }
 
 impl CostCurve {
@@ -62,7 +69,7 @@ impl CostCurve {
         let mut points: Vec<(usize, f64)> = points.into_iter().collect();
         assert!(!points.is_empty(), "a curve has a point");
         points.sort_by_key(|(tokens, _)| *tokens);
-        let mut curve = Self { points, per_sequence: 0.0 };
+        let mut curve = Self { points, per_sequence: 0.0, seen: 0 };
         curve.straighten();
         curve
     }
@@ -147,18 +154,34 @@ impl CostCurve {
         }
         // A pass that was delayed tells little about the next.
         let off = (pass.time.as_secs_f64() / expected).clamp(0.5, 2.0);
+        self.seen += u32::from(pass.tokens > pass.sequences && self.seen < SEEN_ENOUGH);
         let (at, share) = self.place(pass.tokens as f64);
         let share = share.clamp(0.0, 1.0);
+        let gain = if off < 1.0 { GAIN_NEAR_FASTER } else { GAIN_NEAR };
         for (index, (_, seconds)) in self.points.iter_mut().enumerate() {
             let near = match index {
                 _ if index == at => 1.0 - share,
                 _ if index == at + 1 => share,
                 _ => 0.0,
             };
-            *seconds *= off.powf(GAIN_ALL + GAIN_NEAR * near);
+            *seconds *= off.powf(GAIN_ALL + gain * near);
         }
         self.straighten();
         self.seconds(pass.tokens, pass.sequences) / expected
+    }
+
+    /// The same curve if passes over several tokens may take less than was measured at the start: if
+    /// that was beside other work, they would else never be run again.
+    pub(crate) fn doubted(&self) -> Self {
+        let mut doubted = self.clone();
+        if self.seen < SEEN_ENOUGH {
+            let first = self.points[0].1;
+            doubted
+                .points
+                .iter_mut()
+                .for_each(|(_, seconds)| *seconds = f64::midpoint(first, *seconds));
+        }
+        doubted
     }
 
     /// Makes all sizes cost more or less.
@@ -182,12 +205,14 @@ impl CostCurve {
         }
     }
 
-    /// More tokens never take less.
+    /// More tokens never take less, nor more than as many passes over fewer.
     fn straighten(&mut self) {
-        let mut least = 0.0;
-        for (_, seconds) in &mut self.points {
-            *seconds = seconds.max(least);
-            least = *seconds;
+        for index in 1..self.points.len() {
+            let (fewer, rest) = self.points.split_at_mut(index);
+            let (tokens, seconds) = &mut rest[0];
+            let several = fewer.iter().map(|(few, of)| tokens.div_ceil(*few) as f64 * of);
+            let most = several.fold(f64::INFINITY, f64::min);
+            *seconds = seconds.min(most).max(fewer[index - 1].1);
         }
     }
 }

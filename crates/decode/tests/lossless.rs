@@ -480,7 +480,7 @@ fn prefilling_the_last_tokens_alone_changes_nothing() {
 fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
     let mut law = Law::new();
     let run = |chance: &mut dyn Chance| {
-        let target = CostCurve::new([(1, 1.0), (2, 1.40)]);
+        let target = CostCurve::new([(1, 1.0), (2, 1.70)]);
         let ids = [0, 1].map(DrafterId);
         let drafters = [(ids[0], CostCurve::new([(1, 0.05)]))].into();
         let costs = Costs { target, drafters };
@@ -504,7 +504,7 @@ fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
             let turn = Turn { sequence: &mut sequence, policy, plan, limits, chance };
             let round = decoder.round(&mut [turn]).unwrap();
             let commit = &round.commits[0];
-            let seconds = 1.0 + 0.4 * commit.drafted as f64;
+            let seconds = 1.0 + 0.7 * commit.drafted as f64;
             controller.learn(&mut history, &choice, commit, seconds);
             lens = lens * 10 + choice.plan.draft_len;
         }

@@ -76,14 +76,26 @@ impl Controller {
         outlook: &Outlook,
         estimate: Estimate,
     ) -> Vec<Forecast> {
-        let drafters = &self.arms[arm].arm.drafters;
+        match self.heeds_price(arm, outlook) {
+            true => vec![self.priced(arm, history, outlook, estimate)],
+            false => self.by_length(arm, history, outlook, estimate),
+        }
+    }
+
+    /// What the target's passes take.
+    fn target(&self, estimate: Estimate) -> CostCurve {
+        match estimate {
+            Estimate::Mean => self.costs.target.clone(),
+            Estimate::Optimistic => self.costs.target.doubted(),
+        }
+    }
+
+    /// Whether all drafters of an arm heed their price.
+    pub(super) fn heeds_price(&self, arm: usize, outlook: &Outlook) -> bool {
         let heeds_price = |id: &DrafterId| {
             outlook.drafters.iter().any(|drafter| drafter.id == *id && drafter.heeds_price)
         };
-        if drafters.iter().all(heeds_price) {
-            return vec![self.priced(arm, history, outlook, estimate)];
-        }
-        self.by_length(arm, history, outlook, estimate)
+        self.arms[arm].arm.drafters.iter().all(heeds_price)
     }
 
     /// The forecast of an arm whose drafters heed their price: what its rounds came to.
@@ -97,8 +109,9 @@ impl Controller {
         let (own, shared) = (&history.arms[arm].record, &self.arms[arm].record);
         let Usual { accepted, drafted } = own.usual(shared, estimate);
         let drafting = own.drafting(shared);
-        let scored = outlook.load.seconds(&self.costs.target, drafted / drafting);
-        let plain = outlook.load.seconds(&self.costs.target, 0.0);
+        let target = self.target(estimate);
+        let scored = outlook.load.seconds(&target, drafted / drafting);
+        let plain = outlook.load.seconds(&target, 0.0);
         Forecast {
             arm: Some(arm),
             len: self.draft_len_max.min(outlook.draft_len_max),
@@ -124,14 +137,15 @@ impl Controller {
         let unseen = (models * width + drafters.len() - models) as f64;
         let nodes = own.nodes_per_depth(shared, unseen);
         let drafting = own.drafting(shared);
+        let target = self.target(estimate);
         let mut reached = 1.0;
         let mut tokens = 1.0;
         let forecast = |len: usize| {
             reached *= belief.accepts(len - 1);
             tokens += reached;
             let nodes = nodes * len as f64;
-            let scored = load.seconds(&self.costs.target, nodes / drafting);
-            let plain = load.seconds(&self.costs.target, 0.0);
+            let scored = load.seconds(&target, nodes / drafting);
+            let plain = load.seconds(&target, 0.0);
             let drafted: f64 = curves()
                 .map(|curve| {
                     // After a draft that was accepted to its end, the drafter prefills two tokens.

@@ -251,6 +251,69 @@ fn drafters_that_heed_their_price_choose_their_length() {
 }
 
 #[test]
+fn drafters_that_heed_their_price_stay_in_use_while_they_have_nothing_to_say() {
+    let mut controller = Controller::new(costs(), World::new(|_, _| 0.0).arms, 16);
+    controller.costs.drafters.clear();
+    // Others may have used up what may be lost on trials.
+    controller.saved = 0.0;
+    let mut history = controller.history(|_| true);
+    let mut outlook = Outlook { draft_len_max: 16, ..alone(1000, 1) };
+    outlook.drafters[0].heeds_price = true;
+    let mut unused = 0;
+    for round in 0..200 {
+        let choice = controller.choose(&mut history, &outlook);
+        unused += u32::from(choice.arm.is_none());
+        // Some drafts at first; later one in twenty, which brings a little less than it costs.
+        let drafted = if round < 10 || round % 20 == 0 { 2 } else { 0 };
+        let drafted = if choice.arm.is_some() { drafted } else { 0 };
+        let accepted =
+            usize::from(drafted > 0 && round % 40 == 0) + usize::from(round < 10 && drafted > 0);
+        let draft_len_max = choice.plan.draft_len;
+        let committed = accepted + 1;
+        let commit = Commit { draft_len_max, drafted, accepted, committed, ..Commit::default() };
+        let seconds = controller.costs.target.seconds(1 + drafted, 1);
+        controller.learn(&mut history, &choice, &commit, seconds);
+    }
+    assert_eq!(unused, 0, "it is not known when it will be sure again");
+}
+
+#[test]
+fn costs_that_were_measured_beside_other_work_are_found_out() {
+    let world = World::new(|_, _| 0.9);
+    for heeds_price in [false, true] {
+        let dear = world.costs.target.points().iter().map(|(n, seconds)| match n {
+            1 => (1, *seconds),
+            _ => (*n, 10.0 * seconds),
+        });
+        let mut costs = Costs { target: CostCurve::new(dear), ..world.costs.clone() };
+        costs.drafters.clear();
+        let mut controller = Controller::new(costs, world.arms.clone(), 8);
+        let mut history = controller.history(|_| true);
+        let mut outlook = alone(1000, 1);
+        outlook.drafters[0].heeds_price = heeds_price;
+        let mut drafting = Vec::new();
+        for _ in 0..400 {
+            let choice = controller.choose(&mut history, &outlook);
+            let likely = (1..).map(|depth| 0.9f64.powi(depth)).take(choice.plan.draft_len);
+            let drafted =
+                if heeds_price { choice.plan.price.best(likely) } else { choice.plan.draft_len };
+            drafting.push(drafted > 0);
+            let seconds = world.costs.target.seconds(1 + drafted, 1);
+            let time = std::time::Duration::from_secs_f64(seconds);
+            let pass = Pass { tokens: 1 + drafted, sequences: 1, time };
+            controller.observe(&Passes { target: Some(pass), drafters: Vec::new() });
+            let accepted = drafted.min(7);
+            let (draft_len_max, committed) = (choice.plan.draft_len, accepted + 1);
+            let commit =
+                Commit { draft_len_max, drafted, accepted, committed, ..Commit::default() };
+            controller.learn(&mut history, &choice, &commit, seconds);
+        }
+        let last = drafting[300..].iter().filter(|it| **it).count();
+        assert!(last > 90, "drafts in {last} of 100 rounds, price heeded: {heeds_price}");
+    }
+}
+
+#[test]
 fn a_failed_drafter_is_left_alone() {
     let world = World::new(|_, _| 0.9);
     let mut controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
