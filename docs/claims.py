@@ -98,14 +98,16 @@ def section(reports: dict[str, dict[str, Any]]) -> str:
         for name, it in reports.items()
         if it["prompts"] < len(it["config"]["prompts"])
     ]
+    without = [name for name, it in reports.items() if "AMX_INT8 = 1" not in it["config"]["build"]["processor_features"]]
+    amx = f"Measured with a build that does not use the processor's AMX: {', '.join(without)}." if without else ""
     unfinished = f"The time was up before all was measured: {'; '.join(short)}." if short else ""
     about = f"""The table shows the speedup over plain decoding of the same prompts in the same run, with 95 % confidence
         intervals. *controller*: Forerun adapts the draft length, which is the default. *block* and *pooled*: the draft length
         is fixed at four tokens, even if that is slower, and the draft is verified with that rule, on one path (block) or two
-        (pooled). The reports have the other rules. *edit* drafts from code in the prompt and *prediction* from code that the
-        request sends along, both up to 32 tokens. Tasks: {", ".join(tasks)}. Machine: {"; ".join(sorted(machines))}. "Grown"
+        (pooled). The reports have the other rules. *edit* drafts from code in the prompt, *prediction* from code that the
+        request sends along, and *oracle* from the finished output, which no drafter knows; all up to 31 tokens. Tasks: {", ".join(tasks)}. Machine: {"; ".join(sorted(machines))}. "Grown"
         targets are SmolLM2 with added blocks that do not change its output, and "pruned" drafters are SmolLM2 with blocks
-        removed ([models/README.md](models/README.md)): the weights are real, the sizes artificial. {unfinished} Measured by `just pairs`."""
+        removed ([models/README.md](models/README.md)): the weights are real, the sizes artificial. {unfinished} {amx} Measured by `just pairs`."""
     return f"""{textwrap.fill(" ".join(about.split()), 120)}
 
 {table(all_rows)}

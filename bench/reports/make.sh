@@ -40,4 +40,4 @@ measure smollm2-ngram SmolLM2-135M-Instruct.Q8_0.gguf "${tasks[@]}" --spec-type 
 measure gemma-ngram gemma-3-270m.Q4_K_M.gguf "${tasks[@]}" --spec-type ngram --spec-adaptive on,off --time-limit 4m
 # Edits of code end by themselves.
 measure edits Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf --tasks edit --prompts-per-task 44 --temp 0 -n 700 -c 2048 \
-    --spec-type edit,prediction --spec-draft-n-max 32 --repeats 1 --time-limit 1h
+    --spec-type edit,prediction,oracle --spec-draft-n-max 31 --spec-adaptive on --repeats 1 --time-limit "$limit"
