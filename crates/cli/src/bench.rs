@@ -69,8 +69,9 @@ struct DraftAxes {
     #[arg(long, visible_aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
     draft: Vec<PathBuf>,
     /// Further drafters, separated by commas: ngram, suffix, edit (of the prompt), prediction (edit
-    /// of what the prompts file predicts), or a combination such as draft-model+ngram; none measures
-    /// plain decoding only [default: ngram,suffix without --draft]
+    /// of what the prompts file predicts), oracle (edit of the finished output, at temperature 0: the
+    /// most that drafts can gain), or a combination such as draft-model+ngram; none measures plain
+    /// decoding only [default: ngram,suffix without --draft]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     spec_type: Vec<Team>,
     /// Verification rules, separated by commas: block, token, pooled, specinfer, gbv, traversal,

@@ -136,7 +136,7 @@ pub(crate) fn load_for(
     if forerun_llama::lacks_amx() {
         screen.warn(
             "this build does not use the processor's AMX, so drafts gain less: build it with clang 16 \
-             or later",
+             or later, for instance with CC=clang-19 CXX=clang++-19",
         );
     }
     let model = load_model("target", wanted.target, interrupt, &screen.progress())?;
