@@ -263,11 +263,10 @@ fn drafters_that_heed_their_price_stay_in_use_while_they_have_nothing_to_say() {
     for round in 0..200 {
         let choice = controller.choose(&mut history, &outlook);
         unused += u32::from(choice.arm.is_none());
-        // Some drafts at first; later one in twenty, which brings a little less than it costs.
-        let drafted = if round < 10 || round % 20 == 0 { 2 } else { 0 };
-        let drafted = if choice.arm.is_some() { drafted } else { 0 };
-        let accepted =
-            usize::from(drafted > 0 && round % 40 == 0) + usize::from(round < 10 && drafted > 0);
+        // Drafts that are accepted at first; later one in twelve, which costs 3 % and brings nothing.
+        let drafts = choice.arm.is_some() && (round < 10 || round % 12 == 0);
+        let drafted = if drafts { 2 } else { 0 };
+        let accepted = if round < 10 { drafted } else { 0 };
         let draft_len_max = choice.plan.draft_len;
         let committed = accepted + 1;
         let commit = Commit { draft_len_max, drafted, accepted, committed, ..Commit::default() };
