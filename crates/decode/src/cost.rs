@@ -27,6 +27,11 @@ const GAIN_NEAR: f64 = 0.15;
 const GAIN_NEAR_FASTER: f64 = 0.6;
 const GAIN_ALL: f64 = 0.05;
 
+/// How far a pass over one token moves all dearer sizes back towards the multiple of it that they
+/// took at the start. Other work may have slowed the passes that were seen since, and at a price
+/// that is too high nobody drafts and finds out.
+const GAIN_BACK: f64 = 0.08;
+
 /// As many passes over several tokens show what they take.
 const SEEN_ENOUGH: u32 = 8;
 
@@ -56,6 +61,8 @@ pub struct CostCurve {
     points: Vec<(usize, f64)>,
     /// What each further sequence adds.
     per_sequence: f64,
+    /// What each point took at the start, over what one token took.
+    start: Vec<f64>,
     /// Passes over several tokens that were taken into account.
     seen: u32,
 }
@@ -69,8 +76,10 @@ impl CostCurve {
         let mut points: Vec<(usize, f64)> = points.into_iter().collect();
         assert!(!points.is_empty(), "a curve has a point");
         points.sort_by_key(|(tokens, _)| *tokens);
-        let mut curve = Self { points, per_sequence: 0.0, seen: 0 };
+        let mut curve = Self { points, per_sequence: 0.0, start: Vec::new(), seen: 0 };
         curve.straighten();
+        let one = curve.points[0].1;
+        curve.start = curve.points.iter().map(|(_, seconds)| seconds / one).collect();
         curve
     }
 
@@ -165,6 +174,12 @@ impl CostCurve {
                 _ => 0.0,
             };
             *seconds *= off.powf(GAIN_ALL + gain * near);
+        }
+        if pass.tokens == pass.sequences {
+            let one = self.points[0].1;
+            for ((_, seconds), start) in self.points.iter_mut().zip(&self.start) {
+                *seconds *= (start * one / *seconds).min(1.0).powf(GAIN_BACK);
+            }
         }
         self.straighten();
         self.seconds(pass.tokens, pass.sequences) / expected

@@ -312,6 +312,39 @@ fn costs_that_were_measured_beside_other_work_are_found_out() {
     }
 }
 
+/// Other work slows all passes for a while, those over many tokens as much as those over one.
+#[test]
+fn after_a_slow_while_it_drafts_as_before() {
+    let world = World::new(|_, _| 0.9);
+    let mut costs = world.costs.clone();
+    costs.drafters.clear();
+    let mut controller = Controller::new(costs, world.arms.clone(), 8);
+    let mut history = controller.history(|_| true);
+    let mut outlook = alone(1000, 1);
+    outlook.drafters[0].heeds_price = true;
+    let mut drafting = Vec::new();
+    for round in 0..300 {
+        let choice = controller.choose(&mut history, &outlook);
+        // One token in three is not foreseen at all.
+        let likely = (1..).map(|depth| 0.8f64.powi(depth)).take(choice.plan.draft_len);
+        let known = round % 3 != 0;
+        let drafted = if known { choice.plan.price.best(likely) } else { 0 };
+        drafting.push(drafted > 0);
+        let slow = if (100..140).contains(&round) { 3.0 } else { 1.0 };
+        let seconds = slow * world.costs.target.seconds(1 + drafted, 1);
+        let time = std::time::Duration::from_secs_f64(seconds);
+        let pass = Pass { tokens: 1 + drafted, sequences: 1, time };
+        controller.observe(&Passes { target: Some(pass), drafters: Vec::new() });
+        let accepted = drafted.min(if round % 2 == 0 { 8 } else { 2 });
+        let (draft_len_max, committed) = (choice.plan.draft_len, accepted + 1);
+        let commit = Commit { draft_len_max, drafted, accepted, committed, ..Commit::default() };
+        controller.learn(&mut history, &choice, &commit, seconds);
+    }
+    let rounds = |range: std::ops::Range<usize>| drafting[range].iter().filter(|it| **it).count();
+    let (before, after) = (rounds(70..100), rounds(150..180));
+    assert!(before >= 18 && after >= 18, "drafts in {before} of 30 rounds before, {after} after");
+}
+
 #[test]
 fn a_failed_drafter_is_left_alone() {
     let world = World::new(|_, _| 0.9);
