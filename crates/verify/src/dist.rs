@@ -367,6 +367,45 @@ impl Dist {
         (rest.mass() > 0.0).then(|| Token::at(chance.pick(&rest)))
     }
 
+    /// The likeliest token and its probability; of equals, the one with the lowest id.
+    ///
+    /// ```
+    /// # use forerun_verify::{Dist, Token};
+    /// let row = Dist::dense(vec![1.0, 2.0, 2.0, 0.0])?;
+    /// assert_eq!(row.likeliest(), (Token(1), 0.4));
+    /// # Ok::<(), forerun_verify::RowError>(())
+    /// ```
+    pub fn likeliest(&self) -> (Token, f64) {
+        let likelier =
+            |best: (Token, f64), next: (Token, f64)| if next.1 > best.1 { next } else { best };
+        self.support().reduce(likelier).expect("a row has mass")
+    }
+
+    /// The row without a token: what is drawn from when that token is not to be drawn. `None` if no
+    /// other is possible.
+    ///
+    /// ```
+    /// # use forerun_verify::{Dist, Token};
+    /// let row = Dist::dense(vec![2.0, 1.0, 1.0])?;
+    /// assert_eq!(row.without(Token(0)).map(|rest| rest.prob(Token(2))), Some(0.5));
+    /// assert_eq!(Dist::point(3, Token(0))?.without(Token(0)), None);
+    /// # Ok::<(), forerun_verify::RowError>(())
+    /// ```
+    pub fn without(&self, token: Token) -> Option<Self> {
+        match &self.entries {
+            Entries::Dense { weights, .. } => {
+                let mut weights = weights.clone();
+                *weights.get_mut(token.index())? = 0.0;
+                Self::dense(weights).ok()
+            }
+            Entries::Sparse { tokens, weights } => {
+                let entries = tokens.iter().zip(weights).map(|(id, weight)| (Token(*id), *weight));
+                let rest = entries.filter(|(other, _)| *other != token).collect();
+                Self::from_sorted(self.vocab_len, rest).ok()
+            }
+        }
+    }
+
     /// The tokens that can be drawn, with their probabilities, in order.
     ///
     /// ```

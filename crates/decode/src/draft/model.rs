@@ -170,7 +170,7 @@ impl ModelDrafter {
         let mut tips = Vec::with_capacity(draft.tips.len());
         for (offset, tip) in std::mem::take(&mut draft.tips).into_iter().enumerate() {
             let dist = self.dist(row + offset, draft.request, &tip.path)?;
-            if self.confidence_min == 0.0 || likeliest(&dist) >= self.confidence_min {
+            if self.confidence_min == 0.0 || dist.likeliest().1 >= self.confidence_min {
                 tips.push((tip, dist));
             }
         }
@@ -217,10 +217,6 @@ impl Translation {
 
 fn unusable(error: impl ToString) -> DraftFailure {
     DraftFailure::Row(error.to_string())
-}
-
-fn likeliest(dist: &Dist) -> f64 {
-    dist.support().map(|(_, probability)| probability).fold(0.0, f64::max)
 }
 
 impl Drafter for ModelDrafter {
