@@ -311,14 +311,13 @@ class Edit(NamedTuple):
     prediction: str
 
 
-def human_eval(path: Path) -> list[str]:
-    """All functions with their solutions, after checking that it is the expected file."""
+def human_eval(path: Path) -> list[dict[str, str]]:
+    """All functions, after checking that it is the expected file."""
     content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found != HUMAN_EVAL:
         raise SystemExit(f"error: {path} has SHA-256 {found}; expected {HUMAN_EVAL}")
-    lines = [json.loads(line) for line in gzip.decompress(content).decode().split("\n") if line]
-    return [line["prompt"] + line["canonical_solution"] for line in lines]
+    return [json.loads(line) for line in gzip.decompress(content).decode().split("\n") if line]
 
 
 def joined(functions: list[str]) -> str:
@@ -421,7 +420,7 @@ def main() -> None:
     parser.add_argument("human_eval", type=Path, help="human-eval: data/HumanEval.jsonl.gz")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent)
     options = parser.parse_args()
-    functions = human_eval(options.human_eval)
+    functions = [it["prompt"] + it["canonical_solution"] for it in human_eval(options.human_eval)]
 
     edits: list[Edit] = []
     numbers: Counter[str] = Counter()

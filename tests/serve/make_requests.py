@@ -19,9 +19,10 @@ STOPS = [".", ",", "\n", " the", " and", ". The", " of the", "ing ", "\n\n", ":"
 
 
 def prompts() -> list[str]:
-    """Every prompt once, in a fixed order."""
-    lines = [line for path in sorted(PROMPTS.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    return list(dict.fromkeys(json.loads(line)["prompt"] for line in lines))
+    """Every prompt once, in a fixed order; what has a conversation before it is left out."""
+    texts = [line for path in sorted(PROMPTS.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    lines = map(json.loads, texts)
+    return list(dict.fromkeys(line["prompt"] for line in lines if "prompt" in line))
 
 
 def body(rng: random.Random, prompt: str, longest: int) -> dict[str, Any]:

@@ -68,9 +68,10 @@ struct DraftAxes {
     /// GGUF file of a draft model; may be given several times [-md]
     #[arg(long, visible_aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
     draft: Vec<PathBuf>,
-    /// Further drafters, separated by commas: ngram, suffix, edit (of the prompt), prediction (edit
-    /// of what the prompts file predicts), oracle (edit of the finished output, at temperature 0: the
-    /// most that drafts can gain), or a combination such as draft-model+ngram; none measures plain
+    /// Further drafters, separated by commas: ngram, suffix, suffix-shared (with the outputs for
+    /// earlier prompts, as if all had one API key), edit (of the prompt), prediction (edit of what
+    /// the prompts file predicts), oracle (edit of the finished output, at temperature 0: the most
+    /// that drafts can gain), or a combination such as draft-model+ngram; none measures plain
     /// decoding only [default: ngram,suffix without --draft]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     spec_type: Vec<Team>,
@@ -100,18 +101,19 @@ struct DraftAxes {
 #[command(next_help_heading = "Prompts and sampling")]
 struct TextFlags {
     /// Tasks of the built-in prompts, separated by commas: mt_bench, translation, summarization, qa,
-    /// math_reasoning, rag (these are Spec-Bench's), human_eval, gsm8k, edit, or all [default:
+    /// math_reasoning, rag (these are Spec-Bench's), human_eval, gsm8k, edit, agent, or all [default:
     /// mt_bench, summarization, qa, gsm8k, human_eval]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     tasks: Vec<String>,
-    /// File with prompts to use instead: each line is a prompt, or a JSON object with "prompt" and
-    /// optionally "task", "id" and "prediction", the text that the output is an edited version of
+    /// File with prompts to use instead: each line is a prompt, or a JSON object with "prompt" or
+    /// "messages" and optionally "task", "id", "prediction", the text that the output is an edited
+    /// version of, and "ends", whether the output ends by itself
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Prompts per task [default: as many as the time allows, at most 8; 2 with --url]
     #[arg(long, value_name = "N")]
     prompts_per_task: Option<usize>,
-    /// Tokens per output; end tokens are forbidden, except in edits, which end by themselves
+    /// Tokens per output; end tokens are forbidden, except in edits and agents' answers
     /// [default: 64; 32 with --quick]
     #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N")]
     predict: Option<usize>,

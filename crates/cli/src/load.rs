@@ -154,12 +154,11 @@ pub(crate) fn load_for(
     let mut drafters = Vec::new();
     for drafter in &drafts.drafters {
         let watch = &mut Watch { interrupt, screen };
-        drafters.push(match drafter {
-            DrafterConfig::Suffix if wanted.serves => {
-                LoadedDrafter::new(TenantSuffixDrafter::default(), "")
-            }
-            _ => LoadedDrafter::load(drafter, &model, &room, watch)?,
-        });
+        let drafter = match drafter {
+            DrafterConfig::Suffix if wanted.serves => &DrafterConfig::TenantSuffix,
+            drafter => drafter,
+        };
+        drafters.push(LoadedDrafter::load(drafter, &model, &room, watch)?);
     }
     // A memory that cannot forget what is rejected cannot be drafted for; a drafter that was named
     // is refused below.
@@ -173,7 +172,7 @@ pub(crate) fn load_for(
     let mut decoder = Decoder::new(Box::new(target), drafters)?;
     let controller = if drafts.adaptive && !decoder.drafters().is_empty() {
         let costs = decoder.measure(MEASURE).context("measuring what passes cost")?;
-        let len_max = if edits { drafts.edit_len } else { drafts.len };
+        let len_max = if edits { drafts.priced_len } else { drafts.len };
         Some(Controller::new(costs, arms(drafts, edits), len_max.get()))
     } else {
         None
@@ -247,6 +246,7 @@ impl LoadedDrafter {
         Ok(match config {
             DrafterConfig::Ngram => Self::new(NgramDrafter::default(), ""),
             DrafterConfig::Suffix => Self::new(SuffixDrafter::default(), ""),
+            DrafterConfig::TenantSuffix => Self::new(TenantSuffixDrafter::default(), ""),
             DrafterConfig::Edit(None) => Self::new(EditDrafter::default(), ""),
             DrafterConfig::Edit(Some(path)) => Self::new(edit(path, target)?, &file_name(path)),
             DrafterConfig::Model(draft) => {

@@ -336,7 +336,7 @@ fn drafts(
     DraftDefaults {
         drafters: loaded.decoder.drafters().infos(),
         on_demand: loaded.on_demand.into_iter().collect(),
-        edit_length: draft.edit_len.get(),
+        priced_length: draft.priced_len.get(),
         length: draft.len.get(),
         width: draft.width.get(),
         may_stop: draft.may_stop(),

@@ -420,7 +420,7 @@ fn tune_says_what_is_wrong() {
 
 #[test]
 fn a_simulation_in_which_nothing_finished_says_so() {
-    let report = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/reports/grown.json");
+    let report = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/fleet/grown.json");
     let run = forerun(&["simulate", report, "--seconds", "20", "--users", "16"]);
     assert_eq!(run.code, Some(0), "{}", run.err);
     assert!(run.err.contains("no request finished in the simulated time; raise --seconds"));

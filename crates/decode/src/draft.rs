@@ -7,6 +7,7 @@ mod fixed;
 mod index;
 mod model;
 mod ngram;
+mod rate;
 mod suffix;
 mod tenants;
 
@@ -19,7 +20,7 @@ use crate::clock::Clock;
 use crate::constraint::Constraint;
 use crate::cost::{CostCurve, Pass};
 use crate::engine::{EngineError, Slot};
-use crate::price::Price;
+use crate::price::{Allowance, Price};
 use crate::sampling::Sampling;
 
 pub use edit::EditDrafter;
@@ -130,6 +131,11 @@ impl<'a> DraftRequest<'a> {
 }
 
 impl DraftRequest<'_> {
+    /// How much a drafter may propose that knows how likely its tokens are.
+    pub fn allowance(&self) -> Allowance {
+        Allowance { tokens: self.len_max, paths: self.width, price: self.price.clone() }
+    }
+
     /// Draws the token at `depth` of a path (0 for the first) from a drafter's row.
     pub fn draw(&mut self, depth: usize, row: &Dist) -> Token {
         match &mut self.draw {

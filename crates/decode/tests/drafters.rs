@@ -146,7 +146,7 @@ fn a_path_is_added_beside_what_others_drafted() {
     for drafter in every_drafter() {
         let mut drafter = drafter;
         let wanted = drafted(&mut *drafter, &tokens, 5, Draft::start(Scheme::Independent, 9));
-        assert_eq!(wanted, ([3, 1].map(Token).to_vec(), None), "{}", drafter.kind().name());
+        assert_eq!(wanted.0[..2], [3, 1].map(Token), "{}", drafter.kind().name());
         let mut tree = Draft::start(Scheme::Independent, 9);
         let other = tree.fixed(Node::ROOT, Token(8)).unwrap();
         tree.fixed(other, Token(8)).unwrap();

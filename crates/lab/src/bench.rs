@@ -38,7 +38,8 @@ pub(crate) use interval::{pairs, speedup};
 use journal::Journal;
 use models::{Decoding, Wanted};
 pub use plan::{
-    Axes, Drafting, Ended, ORACLE, PREDICTION, Product, Team, TeamError, distinct, drafters, teams,
+    Axes, Drafting, Ended, ORACLE, PREDICTION, Product, SHARED_SUFFIX, Team, TeamError, distinct,
+    drafters, teams,
 };
 pub(crate) use record::Measure;
 use record::{Config, PromptRecord, SCHEMA};
@@ -281,7 +282,7 @@ fn records(prompts: &[Prompt]) -> Vec<PromptRecord> {
     let record = |prompt: &Prompt| PromptRecord {
         id: prompt.id.clone(),
         task: prompt.task.clone(),
-        sha256: machine::sha256(prompt.text.as_bytes()),
+        sha256: machine::sha256(prompt.text().as_bytes()),
     };
     prompts.iter().map(record).collect()
 }

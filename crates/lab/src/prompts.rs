@@ -7,16 +7,37 @@ use forerun_decode::{ChatOptions, ChatTemplate, Message};
 use crate::error::{Error, Result};
 
 /// A question, and what kind of question it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Prompt {
     /// Its name in the set it comes from, or its number.
     pub id: String,
     /// The task it belongs to.
     pub task: String,
-    /// What is asked.
-    pub text: String,
-    /// What the output is an edited version of, if it is one. Such an output ends by itself.
+    /// What is asked: a message, and perhaps a conversation before it.
+    pub messages: Vec<Message>,
+    /// What the output is an edited version of, if it is one.
     pub original: Option<String>,
+    /// Whether the output ends by itself: what came after an edit would be no edit.
+    pub ends: bool,
+}
+
+impl Prompt {
+    /// One message, without a name.
+    pub fn of_user(text: impl Into<String>) -> Self {
+        Self {
+            id: String::new(),
+            task: String::new(),
+            messages: vec![Message::new("user", text)],
+            original: None,
+            ends: false,
+        }
+    }
+
+    /// All that is asked, for a model without a chat format.
+    pub fn text(&self) -> String {
+        let contents: Vec<&str> = self.messages.iter().map(|it| it.content.as_str()).collect();
+        contents.join("\n\n")
+    }
 }
 
 /// Questions of different kinds, for a first impression.
@@ -29,11 +50,12 @@ const FEW: [&str; 5] = [
 ];
 
 /// The field's prompts; where they come from is in `bench/prompts/README.md`.
-const FIELD: [&str; 4] = [
+const FIELD: [&str; 5] = [
     include_str!("../../../bench/prompts/spec_bench.jsonl"),
     include_str!("../../../bench/prompts/human_eval.jsonl"),
     include_str!("../../../bench/prompts/gsm8k.jsonl"),
     include_str!("../../../bench/prompts/edit.jsonl"),
+    include_str!("../../../bench/prompts/agent.jsonl"),
 ];
 
 /// A few prompts of different kinds.
@@ -41,8 +63,7 @@ pub fn few() -> Vec<Prompt> {
     let prompt = |(index, text): (usize, &&str)| Prompt {
         id: (index + 1).to_string(),
         task: "general".to_owned(),
-        text: (*text).to_owned(),
-        original: None,
+        ..Prompt::of_user(*text)
     };
     FEW.iter().enumerate().map(prompt).collect()
 }
@@ -53,8 +74,8 @@ pub fn field() -> Vec<Prompt> {
     lines.map(|line| read(line, 0).expect("the built-in prompts are right")).collect()
 }
 
-/// The prompts of a file: on each line a JSON object with "prompt", perhaps "task", "id" and
-/// "prediction", or a prompt as it is.
+/// The prompts of a file: on each line a JSON object with "prompt" or "messages", perhaps "task",
+/// "id", "prediction" and "ends", or a prompt as it is.
 ///
 /// # Errors
 /// Where the file cannot be read or has none.
@@ -79,17 +100,26 @@ pub fn file(path: &Path) -> Result<Vec<Prompt>> {
 fn read(line: &str, number: usize) -> Result<Prompt> {
     if !line.trim_start().starts_with('{') {
         let task = "prompts".to_owned();
-        return Ok(Prompt { id: number.to_string(), task, text: line.to_owned(), original: None });
+        return Ok(Prompt { id: number.to_string(), task, ..Prompt::of_user(line) });
     }
     let object: serde_json::Value = serde_json::from_str(line)?;
     let field = |name: &str| object.get(name).and_then(serde_json::Value::as_str);
-    let text = field("prompt")
-        .ok_or_else(|| Error::refused("an object without a \"prompt\" that is text"))?;
+    let messages = match (field("prompt"), object.get("messages")) {
+        (Some(text), _) => vec![Message::new("user", text)],
+        (None, Some(messages)) => serde_json::from_value(messages.clone())?,
+        (None, None) => Vec::new(),
+    };
+    if messages.is_empty() {
+        return Err(Error::refused("an object without a \"prompt\" that is text, or \"messages\""));
+    }
+    let original = field("prediction").map(str::to_owned);
+    let ends = object.get("ends").and_then(serde_json::Value::as_bool);
     Ok(Prompt {
         id: field("id").map_or_else(|| number.to_string(), str::to_owned),
         task: field("task").unwrap_or("prompts").to_owned(),
-        text: text.to_owned(),
-        original: field("prediction").map(str::to_owned),
+        messages,
+        ends: ends.unwrap_or(original.is_some()),
+        original,
     })
 }
 
@@ -99,12 +129,11 @@ fn read(line: &str, number: usize) -> Result<Prompt> {
 /// Where the template is broken.
 pub fn in_chat_format(prompts: &[Prompt], template: Option<&str>) -> Result<Vec<String>> {
     let Some(source) = template else {
-        return Ok(prompts.iter().map(|prompt| prompt.text.clone()).collect());
+        return Ok(prompts.iter().map(Prompt::text).collect());
     };
     let template = ChatTemplate::new(source, None, None).map_err(Error::Chat)?;
     let render = |prompt: &Prompt| {
-        let messages = [Message::new("user", prompt.text.clone())];
-        template.render(&messages, &ChatOptions::default()).map_err(Error::Chat)
+        template.render(&prompt.messages, &ChatOptions::default()).map_err(Error::Chat)
     };
     prompts.iter().map(render).collect()
 }
@@ -115,12 +144,17 @@ mod tests {
 
     #[test]
     fn a_line_is_a_prompt_or_an_object_with_one() {
-        assert_eq!(read("Hello {there}", 3).unwrap().text, "Hello {there}");
+        assert_eq!(read("Hello {there}", 3).unwrap().text(), "Hello {there}");
         let object = read(r#"{"id": "a", "task": "qa", "prompt": "Hi"}"#, 3).unwrap();
-        let (id, task, text) = ("a".to_owned(), "qa".to_owned(), "Hi".to_owned());
-        assert_eq!(object, Prompt { id, task, text, original: None });
+        let (id, task) = ("a".to_owned(), "qa".to_owned());
+        assert_eq!(object, Prompt { id, task, ..Prompt::of_user("Hi") });
         let edit = read(r#"{"prompt": "Hi", "prediction": "Ho"}"#, 3).unwrap();
-        assert_eq!(edit.original.as_deref(), Some("Ho"));
+        assert_eq!((edit.original.as_deref(), edit.ends), (Some("Ho"), true));
+        let messages =
+            r#"[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]"#;
+        let turn = read(&format!(r#"{{"messages": {messages}, "ends": true}}"#), 3).unwrap();
+        assert_eq!((turn.text(), turn.original, turn.ends), ("Hi\n\nHo".to_owned(), None, true));
+        assert!(read(r#"{"messages": []}"#, 3).is_err());
         let error = read(r#"{"text": "Hi"}"#, 3).unwrap_err().to_string();
         assert!(error.contains("\"prompt\""), "{error}");
         assert!(read("{", 3).is_err());
@@ -131,6 +165,6 @@ mod tests {
         let mut tasks: Vec<String> = field().into_iter().map(|prompt| prompt.task).collect();
         tasks.dedup();
         let all = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"];
-        assert_eq!(tasks, [&all[..], &["human_eval", "gsm8k", "edit"]].concat());
+        assert_eq!(tasks, [&all[..], &["human_eval", "gsm8k", "edit", "agent"]].concat());
     }
 }

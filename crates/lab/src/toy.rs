@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use forerun_decode::{
     Drafter, DrafterKind, EditDrafter, Engine, ModelDrafter, NgramDrafter, Special, SuffixDrafter,
-    Token, TokenizeError, Tokenizer, ToyEngine, ToyModel,
+    TenantSuffixDrafter, Token, TokenizeError, Tokenizer, ToyEngine, ToyModel,
 };
 
-use crate::bench::{ORACLE, PREDICTION};
+use crate::bench::{ORACLE, PREDICTION, SHARED_SUFFIX};
 use crate::error::Result;
 use crate::machine::{Build, EngineRecord, Provenance};
 use crate::models::{EngineShape, Models, Target};
@@ -79,6 +79,7 @@ impl Models for Toy {
             match *kind {
                 DrafterKind::Ngram => Box::new(NgramDrafter::default()),
                 DrafterKind::Suffix => Box::new(SuffixDrafter::default()),
+                SHARED_SUFFIX => Box::new(TenantSuffixDrafter::default()),
                 DrafterKind::Edit | PREDICTION | ORACLE => Box::new(EditDrafter::default()),
                 _ => Box::new(ModelDrafter::new(Box::new(Self::draft(shape)))),
             }

@@ -36,8 +36,8 @@ pub struct DraftDefaults {
     pub on_demand: Vec<DrafterId>,
     /// Tokens of a path: always, or at most if drafts are adaptive.
     pub length: usize,
-    /// The same where an edit may be drafted: those drafts end by themselves where they are unsure.
-    pub edit_length: usize,
+    /// The same for drafters that heed their price: they end a draft where they are unsure.
+    pub priced_length: usize,
     /// Paths of the draft model.
     pub width: usize,
     /// Whether a draft may end early.

@@ -72,7 +72,7 @@ pub(crate) fn engine_of(
             drafters: decoder.drafters().infos(),
             on_demand: vec![DrafterId(1)],
             length: 3,
-            edit_length: 8,
+            priced_length: 8,
             width: 1,
             may_stop: false,
             adaptive: false,

@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use forerun_decode::{DrafterKind, Drafts, PathsChoice, RuleChoice};
-use forerun_lab::bench::{ORACLE, PREDICTION};
+use forerun_lab::bench::{ORACLE, PREDICTION, SHARED_SUFFIX};
 use forerun_llama::{CacheType, EngineOptions, GpuLayers};
 use forerun_verify::Scheme;
 
@@ -16,8 +16,8 @@ use super::{ConfigError, within};
 const LEN_FIXED: NonZeroUsize = const { NonZeroUsize::new(4).expect("4 > 0") };
 const LEN_ADAPTED_MAX: NonZeroUsize = const { NonZeroUsize::new(8).expect("8 > 0") };
 
-/// The same where an edit may be drafted: those drafts end by themselves where they are unsure.
-const LEN_EDIT_MAX: NonZeroUsize = const { NonZeroUsize::new(31).expect("31 > 0") };
+/// The same for drafters that heed their price: they end a draft where they are unsure.
+const LEN_PRICED_MAX: NonZeroUsize = const { NonZeroUsize::new(31).expect("31 > 0") };
 
 /// Most tokens a drafter may be told to propose in a round.
 const DRAFT_LEN_MAX: usize = 64;
@@ -40,8 +40,8 @@ pub(crate) struct DraftFlags {
     /// --prediction, else none]
     #[arg(long, env = "LLAMA_ARG_SPEC_TYPE", value_name = "LIST", value_delimiter = ',')]
     spec_type: Option<Vec<SpecType>>,
-    /// Maximum draft length in tokens per path [default: 32 for edit; else 8, or 4 with
-    /// --spec-adaptive off]
+    /// Maximum draft length in tokens per path [default: 31 for edit and suffix; else 8, or 4
+    /// with --spec-adaptive off]
     #[arg(long, visible_aliases = ["draft-max", "draft", "draft-n"], value_name = "N")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_N_MAX")]
     spec_draft_n_max: Option<usize>,
@@ -54,7 +54,8 @@ pub(crate) struct DraftFlags {
     /// alone; they are verified together [default: 1]
     #[arg(long, visible_alias = "draft-paths", value_name = "K")]
     spec_draft_paths: Option<u32>,
-    /// How the paths are drawn [default: distinct for traversal and rsd, else independent]
+    /// How the paths are drawn [default: led for pooled, independent for specinfer and gbv, distinct
+    /// for traversal and rsd]
     #[arg(long, value_name = "HOW", value_parser = paths(), requires = "spec_draft_paths")]
     spec_draft_draw: Option<PathsChoice>,
     /// End a draft when the draft model's likeliest token has a lower probability than this
@@ -129,6 +130,8 @@ pub(crate) enum DrafterConfig {
     Ngram,
     /// The text's own suffixes.
     Suffix,
+    /// The same, and those of earlier outputs of the same tenant.
+    TenantSuffix,
     /// The text that is edited: that in a file, or the prompt.
     Edit(Option<PathBuf>),
 }
@@ -145,6 +148,7 @@ impl DrafterConfig {
         match kind {
             DrafterKind::Ngram => Some(Self::Ngram),
             DrafterKind::Suffix => Some(Self::Suffix),
+            SHARED_SUFFIX => Some(Self::TenantSuffix),
             // Which has a prediction is the benchmark's to say.
             DrafterKind::Edit | PREDICTION | ORACLE => Some(Self::Edit(None)),
             _ => None,
@@ -156,7 +160,7 @@ impl DrafterConfig {
         match self {
             Self::Model(_) => DrafterKind::DraftModel,
             Self::Ngram => DrafterKind::Ngram,
-            Self::Suffix => DrafterKind::Suffix,
+            Self::Suffix | Self::TenantSuffix => DrafterKind::Suffix,
             Self::Edit(_) => DrafterKind::Edit,
         }
     }
@@ -178,8 +182,8 @@ pub(crate) struct DraftConfig {
     pub(crate) drafters: Vec<DrafterConfig>,
     /// Tokens of a path: always, or at most where drafts are adapted.
     pub(crate) len: NonZeroUsize,
-    /// The same where an edit may be drafted.
-    pub(crate) edit_len: NonZeroUsize,
+    /// The same for drafters that heed their price.
+    pub(crate) priced_len: NonZeroUsize,
     /// Whether a controller decides what is drafted.
     pub(crate) adaptive: bool,
     /// Paths the draft model draws.
@@ -242,9 +246,9 @@ impl DraftFlags {
                     ConfigError::out_of_range("--spec-draft-n-max", len, expected)
                 })?,
         };
-        let edit_len = if self.spec_draft_n_max.is_some() { len } else { LEN_EDIT_MAX };
-        let edits = types.contains(&SpecType::Edit);
-        let len = if edits { edit_len } else { len };
+        let priced_len = if self.spec_draft_n_max.is_some() { len } else { LEN_PRICED_MAX };
+        let priced = |kind: &SpecType| matches!(kind, SpecType::Edit | SpecType::Suffix);
+        let len = if types.iter().any(priced) { priced_len } else { len };
         let width = self.width()?;
         if width.get() > 1 && !types.contains(&SpecType::DraftModel) && types != [SpecType::Edit] {
             return Err(ConfigError::Unused {
@@ -264,7 +268,7 @@ impl DraftFlags {
             paths: self.spec_draft_draw,
         })?;
         let width = NonZeroUsize::try_from(width).expect("at most PATHS_MAX");
-        Ok(DraftConfig { drafters, len, edit_len, adaptive, width, scheme, rule })
+        Ok(DraftConfig { drafters, len, priced_len, adaptive, width, scheme, rule })
     }
 
     /// Paths of the draft model.

@@ -102,7 +102,7 @@ fn what_means_nothing_is_refused() {
         ("-m x --verify best", "there is no rule \"best\": choose one of block"),
         (
             "-m x --spec-type eagle",
-            "expected ngram, suffix, edit, prediction, oracle or draft-model",
+            "expected ngram, suffix, suffix-shared, edit, prediction, oracle or draft-model",
         ),
         ("-m x --spec-type draft-model", "drafts from a file: add --draft FILE"),
         ("-m x --spec-draft-paths 2", "--spec-draft-paths would do nothing"),

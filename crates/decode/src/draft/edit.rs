@@ -169,8 +169,7 @@ impl Drafter for EditDrafter {
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
         for request in requests {
             let (prompt, output) = request.tokens.split_at(request.prompt_len);
-            let DraftRequest { slot, len_max: tokens, width: paths, .. } = *request;
-            let allowance = Allowance { tokens, paths, price: request.price.clone() };
+            let (slot, allowance) = (request.slot, request.allowance());
             let mut paths = self.propose_paths(slot, prompt, output, &allowance);
             if !self.predictions.contains_key(&slot) {
                 paths.iter_mut().for_each(|path| path.predicted.clear());

@@ -80,7 +80,8 @@ impl TenantSuffixDrafter {
         }
     }
 
-    /// What it drafts after `tokens`, the committed tokens of the sequence in `slot`.
+    /// What it drafts after `tokens`, the committed tokens of the sequence in `slot`, at the default
+    /// price.
     ///
     /// ```
     /// # use forerun_decode::*;
@@ -118,9 +119,14 @@ impl Drafter for TenantSuffixDrafter {
         DrafterKind::Suffix
     }
 
+    fn heeds_price(&self) -> bool {
+        true
+    }
+
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
         for request in requests {
-            let path = self.propose(request.slot, request.tokens, request.len_max);
+            let (slot, allowance) = (request.slot, request.allowance());
+            let path = self.of(slot).propose_within(slot, request.tokens, &allowance);
             add_path(request, FixedTokens::of(path));
         }
         Ok(())

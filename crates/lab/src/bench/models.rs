@@ -2,7 +2,8 @@
 //!
 //! Decoding is what is compared, so target and drafters have read the prompt before time counts; what
 //! that takes is reported apart. The cached prompt is shared by all settings. Drafters are made to
-//! forget each text before the next: none drafts what it has seen another setting write.
+//! forget each text before the next: none drafts what it has seen another setting write. Only one that
+//! is to learn from earlier outputs remembers them, and never another one of the same prompt.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU32;
@@ -12,11 +13,11 @@ use std::time::Instant;
 use forerun_decode::{
     Arm, Controller, CostCurve, Costs, Decoder, DraftFailure, DraftPolicy, DraftRequest, Drafter,
     DrafterId, DrafterKind, Drafts, Generation, History, Limits, Load, Pass, RuleChoice, Sampling,
-    Sequence, Special, Stats, StopStrings, Token, Tokenizer,
+    Sequence, Special, Stats, StopStrings, Tenant, Token, Tokenizer,
 };
 use forerun_verify::{Philox, Random, Scheme};
 
-use super::plan::{Drafting, Ended, ORACLE, PREDICTION, turns};
+use super::plan::{Drafting, Ended, ORACLE, PREDICTION, SHARED_SUFFIX, turns};
 use super::record::{Config, LeftOut, Measure, PositionRecord, Setting};
 use super::report::Curve;
 use super::session::{Session, Source};
@@ -62,6 +63,8 @@ struct PromptTokens {
     prompt: Vec<Token>,
     /// What its output is an edited version of, if it is one.
     original: Option<Vec<Token>>,
+    /// See [`Prompt::ends`].
+    ends: bool,
 }
 
 /// Loads target and drafters, with as much context as the prompts need.
@@ -122,8 +125,9 @@ fn read(prompts: Vec<Prompt>, target: &Target, len_max: usize) -> Result<Read> {
             read.left_out.push(LeftOut { what, reason });
             continue;
         }
+        let (original, ends) = (original.transpose()?, prompt.ends);
         read.prompts.push(prompt);
-        read.tokens.push(PromptTokens { prompt: tokens, original: original.transpose()? });
+        read.tokens.push(PromptTokens { prompt: tokens, original, ends });
     }
     Ok(read)
 }
@@ -183,6 +187,8 @@ struct Text<'a> {
     setting: usize,
     seed: u64,
     len: usize,
+    /// Whose outputs a drafter that shares them learns from: those of one repeat at one temperature.
+    tenant: Option<Tenant>,
 }
 
 /// Decodes outputs, and keeps what passes cost current.
@@ -254,7 +260,8 @@ impl<'a> Decoding<'a> {
         let Some(tokens) = all.first() else { return Ok(()) };
         for setting in 0..self.ways.len() {
             let seed = config.seed;
-            self.write(&Text { prompt: 0, tokens, temperature: 0, setting, seed, len })?;
+            let tenant = None;
+            self.write(&Text { prompt: 0, tokens, temperature: 0, setting, seed, len, tenant })?;
         }
         Ok(())
     }
@@ -273,7 +280,7 @@ impl<'a> Decoding<'a> {
     /// Writes a text and says what it took.
     fn write(&mut self, text: &Text<'_>) -> Result<Measure> {
         let (mut draft_read, mut draft_read_s) = (0, 0.0);
-        let PromptTokens { prompt, original } = text.tokens;
+        let PromptTokens { prompt, original, .. } = text.tokens;
         let foretold = self.foretells(text.setting);
         if foretold && self.written.as_ref().is_none_or(|(of, _)| *of != text.prompt) {
             // A run that was continued does not know what it wrote.
@@ -284,6 +291,7 @@ impl<'a> Decoding<'a> {
             let (kind, vocab_len) = (self.drafters[id.0].kind, self.vocab.vocab_len());
             let drafter = &mut self.decoder.drafters_mut()[id];
             match kind {
+                SHARED_SUFFIX => drafter.share(SLOT, text.tenant),
                 PREDICTION => drafter.predict(SLOT, original.as_deref().unwrap_or_default()),
                 ORACLE => drafter.predict(SLOT, &output),
                 DrafterKind::Edit => drafter.forget(SLOT),
@@ -302,11 +310,17 @@ impl<'a> Decoding<'a> {
             self.cancellation.check()?;
             draft_passes += self.round(text, &mut generation, &mut history)?;
         }
+        let output = generation.sequence().output();
+        for id in &self.ways[text.setting].drafters {
+            if self.drafters[id.0].kind == SHARED_SUFFIX {
+                self.decoder.drafters_mut()[*id].ended(SLOT, output);
+            }
+        }
         if !foretold {
-            self.written = Some((text.prompt, generation.sequence().output().to_vec()));
+            self.written = Some((text.prompt, output.to_vec()));
         }
         let mut hasher = DefaultHasher::new();
-        generation.sequence().output().iter().for_each(|token| token.0.hash(&mut hasher));
+        output.iter().for_each(|token| token.0.hash(&mut hasher));
         Ok(Measure {
             prompt: text.prompt,
             setting: text.setting,
@@ -327,8 +341,7 @@ impl<'a> Decoding<'a> {
 
     fn begin(&self, text: &Text<'_>) -> Generation {
         let samplings = &self.samplings[text.temperature];
-        let sampling =
-            if text.tokens.original.is_some() { &samplings.ending } else { &samplings.fixed_len };
+        let sampling = if text.tokens.ends { &samplings.ending } else { &samplings.fixed_len };
         let mut sequence = Sequence::new(SLOT, sampling.clone());
         let policy = self.ways[text.setting].policy(text.seed);
         sequence.begin(text.tokens.prompt.clone(), text.len);
@@ -491,7 +504,9 @@ impl Decoding<'_> {
                     continue;
                 }
                 session.show(repeat, texts);
-                match self.write(&Text { prompt, tokens, temperature, setting, seed, len }) {
+                let tenant = Some(Tenant((repeat * self.samplings.len() + temperature) as u64));
+                let text = Text { prompt, tokens, temperature, setting, seed, len, tenant };
+                match self.write(&text) {
                     _ if self.cancellation.is_cancelled() => return Ok(Some(session.broken_off())),
                     measure => session.add(Measure { repeat, ..measure? })?,
                 }

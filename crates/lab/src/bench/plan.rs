@@ -16,11 +16,15 @@ pub const PREDICTION: DrafterKind = DrafterKind::Other("prediction");
 /// The edit drafter with the finished output as prediction: as fast as an edit can be.
 pub const ORACLE: DrafterKind = DrafterKind::Other("oracle");
 
+/// The suffix drafter with what it drafted for earlier prompts, as for requests with one API key.
+pub const SHARED_SUFFIX: DrafterKind = DrafterKind::Other("suffix-shared");
+
 /// The drafters that a benchmark can name.
-const KINDS: [DrafterKind; 6] = [
+const KINDS: [DrafterKind; 7] = [
     DrafterKind::DraftModel,
     DrafterKind::Ngram,
     DrafterKind::Suffix,
+    SHARED_SUFFIX,
     DrafterKind::Edit,
     PREDICTION,
     ORACLE,
@@ -40,8 +44,8 @@ impl FromStr for Team {
         let mut kinds = Vec::new();
         for name in text.split('+') {
             let kind = KINDS.into_iter().find(|kind| kind.name() == name).ok_or(
-                "expected ngram, suffix, edit, prediction, oracle or draft-model, several at once \
-                 as in ngram+suffix, or none",
+                "expected ngram, suffix, suffix-shared, edit, prediction, oracle or draft-model, \
+                 several at once as in ngram+suffix, or none",
             )?;
             if kinds.contains(&kind) {
                 return Err(format!("{name} stands there twice"));
@@ -434,8 +438,7 @@ mod tests {
         let prompt = |id: &str, task: &str| Prompt {
             id: id.to_owned(),
             task: task.to_owned(),
-            text: String::new(),
-            original: None,
+            ..Prompt::of_user("")
         };
         let all = vec![
             prompt("1", "a"),

@@ -131,6 +131,37 @@ fn edits_are_drafted_from_the_prompt_or_from_what_is_predicted() {
 }
 
 #[test]
+fn earlier_outputs_are_drafted_from_where_they_are_shared() {
+    let folder = Folder::new("agents");
+    // Who asks the same again gets the same answer.
+    let asked = "{\"prompt\": \"Say fish.\"}\n".repeat(2);
+    let config = BenchConfig {
+        prompts: Some(folder.file("agents.jsonl", &asked)),
+        // Before it repeats itself.
+        text_len: 8,
+        temperatures: vec![0.0],
+        ..config(&folder)
+    };
+    let teams = teams(&[], &["suffix", "suffix-shared"].map(|name| name.parse().unwrap())).unwrap();
+    let drafters = drafters(&teams);
+    let axes = Axes { teams, rules: vec![], widths: vec![1], lens: vec![8], adaptive: vec![false] };
+    let (files, product) = (Vec::new(), axes.product().unwrap());
+    let local = LocalConfig { files, drafters, product, ..local(&folder) };
+    let (_, report) = measured(&config, &local, &Heard::default());
+    let accepted = |name: &str, repeat, prompt| {
+        let setting = report.config.settings.iter().position(|it| it.drafters == [name]);
+        let own =
+            |it: &&Measure| (Some(it.setting), it.repeat, it.prompt) == (setting, repeat, prompt);
+        report.measures.iter().find(own).unwrap().accepted
+    };
+    for repeat in 0..2 {
+        assert_eq!(accepted("suffix-shared", repeat, 0), accepted("suffix", repeat, 0));
+        let (shared, own) = (accepted("suffix-shared", repeat, 1), accepted("suffix", repeat, 1));
+        assert!(shared > own, "{shared} {own}");
+    }
+}
+
+#[test]
 fn a_run_goes_on_where_it_was_and_refuses_to_write_over_it() {
     let folder = Folder::new("resumed");
     let (config, local, heard) = (config(&folder), local(&folder), Heard::default());

@@ -139,16 +139,15 @@ impl Users {
     fn body(&self, prompt: &Prompt, len: usize, temperature: f32) -> Value {
         let mut body = json!({
             "model": self.record.model,
-            "messages": [{ "role": "user", "content": prompt.text }],
+            "messages": prompt.messages,
             "max_tokens": len,
             "temperature": temperature,
         });
         match &prompt.original {
-            // An edit ends by itself.
             Some(original) => {
                 body["prediction"] = json!({ "type": "content", "content": original });
             }
-            None if self.record.fixed_len => body["ignore_eos"] = true.into(),
+            None if self.record.fixed_len && !prompt.ends => body["ignore_eos"] = true.into(),
             None => {}
         }
         body

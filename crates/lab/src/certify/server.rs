@@ -220,7 +220,7 @@ impl ServerTest<'_> {
         self.cancellation.check()?;
         let sampling = &self.sampling.sampling;
         let mut body = json!({
-            "messages": [{ "role": "user", "content": self.prompts[prompt].text }],
+            "messages": self.prompts[prompt].messages,
             "max_tokens": self.limits.text_len,
             "temperature": temperature,
             "top_p": sampling.top_p,

@@ -59,23 +59,18 @@ pub(crate) fn prompts(model: &Model, file: &str, step: usize) -> Vec<Prompt> {
 
 /// Questions in the model's chat format.
 pub(crate) fn chat(model: &Model, questions: &[&str]) -> Vec<Prompt> {
-    let prompt = |question: &&str| Prompt {
-        id: String::new(),
-        task: String::new(),
-        text: (*question).to_owned(),
-        original: None,
-    };
-    in_chat_format(model, questions.iter().map(prompt).collect())
+    in_chat_format(model, questions.iter().map(|question| Prompt::of_user(*question)).collect())
 }
 
 fn in_chat_format(model: &Model, prompts: Vec<Prompt>) -> Vec<Prompt> {
     let template = model.chat_template().expect("an instruct model has a template");
     let texts = prompts::in_chat_format(&prompts, Some(&template)).expect("it renders");
-    prompts.into_iter().zip(texts).map(|(prompt, text)| Prompt { text, ..prompt }).collect()
+    let rendered = |(prompt, text)| Prompt { messages: Prompt::of_user(text).messages, ..prompt };
+    prompts.into_iter().zip(texts).map(rendered).collect()
 }
 
 pub(crate) fn tokens(model: &Model, prompt: &Prompt) -> Vec<Token> {
-    model.vocab().tokenize(&prompt.text, Special::Parse).expect("a prompt is tokenised")
+    model.vocab().tokenize(&prompt.text(), Special::Parse).expect("a prompt is tokenised")
 }
 
 /// Block verification of one drafter's path of this length; plain for zero.

@@ -1,7 +1,7 @@
 //! Tokens per target pass: every rule on the same drafts.
 //!
-//! A round drafts three independent paths and three with different first tokens, and scores them
-//! all. Every rule then judges what it would have been given at each width and length, several
+//! A round drafts three independent paths, three with different first tokens and three of which one
+//! has the likeliest token and the others one of the rest, and scores them all. Every rule then judges what it would have been given at each width and length, several
 //! times over. So the rules are compared on the same rows, and machine and text fall on all alike.
 
 use std::collections::HashMap;
@@ -25,8 +25,8 @@ const PAIRS: [(&str, &str); 5] = [
     ("useless", "SmolLM2-pruned-8+0.gguf"),
 ];
 const WIDTH: usize = 3;
-/// Both kinds of paths together.
-const PATHS: u32 = 6;
+/// All kinds of paths together.
+const PATHS: u32 = 9;
 const LENS: [usize; 2] = [4, 8];
 const PROMPTS: usize = 8;
 const ROUNDS: usize = 10;
@@ -37,26 +37,31 @@ type Path = Vec<Token>;
 
 /// A rule, the scheme it is given, and the widths it is judged at.
 struct Contender {
+    name: &'static str,
     rule: Box<dyn Rule>,
     scheme: Scheme,
     widths: std::ops::RangeInclusive<usize>,
 }
 
 fn contenders() -> Vec<Contender> {
-    let contender = |rule: Box<dyn Rule>, scheme, widths| Contender { rule, scheme, widths };
+    let contender =
+        |name, rule: Box<dyn Rule>, scheme, widths| Contender { name, rule, scheme, widths };
     vec![
-        contender(Box::new(TokenRule), Scheme::Paths, 1..=1),
-        contender(Box::new(BlockRule), Scheme::Paths, 1..=1),
-        contender(Box::new(SpecInferRule), Scheme::Paths, 2..=3),
-        contender(Box::new(RsdRule), Scheme::WithoutReplacement, 2..=3),
-        contender(Box::<GbvRule>::default(), Scheme::Paths, 2..=3),
-        contender(Box::new(TraversalRule), Scheme::WithoutReplacement, 2..=3),
-        contender(Box::new(PooledRule), Scheme::Paths, 2..=3),
+        contender("token", Box::new(TokenRule), Scheme::Paths, 1..=1),
+        contender("block", Box::new(BlockRule), Scheme::Paths, 1..=1),
+        contender("specinfer", Box::new(SpecInferRule), Scheme::Paths, 2..=3),
+        contender("rsd", Box::new(RsdRule), Scheme::WithoutReplacement, 2..=3),
+        contender("gbv", Box::<GbvRule>::default(), Scheme::Paths, 2..=3),
+        contender("traversal", Box::new(TraversalRule), Scheme::WithoutReplacement, 2..=3),
+        contender("pooled", Box::new(PooledRule), Scheme::Paths, 2..=3),
+        contender(LED, Box::new(PooledRule), Scheme::Independent, 2..=3),
     ]
 }
 
-/// Mean tokens per pass of each round, by rule, width and length.
-type Tokens = HashMap<(&'static str, usize, usize), Vec<f64>>;
+const LED: &str = "pooled, led";
+
+/// Mean tokens per pass and nodes of each round, by contender, width and length.
+type Tokens = HashMap<(&'static str, usize, usize), Vec<(f64, usize)>>;
 
 pub(crate) fn report() {
     let mut text = head();
@@ -76,8 +81,9 @@ fn head() -> String {
          the same requantised (aligned) and **pruned** of blocks. {PROMPTS} prompts of Spec-Bench, {ROUNDS} rounds each. In every\n\
          round all rules judge the same rows, {VERDICTS} times: *token* and *block* the first path; *specinfer*, *gbv* and *pooled*\n\
          independent paths; *rsd* and *traversal* paths with different first tokens, drawn without replacement, which they\n\
-         are made for. *gbv* has our guard (it uses fewer paths where that promises more). With one path gbv, traversal and pooled are block verification. Tokens per pass count the token\n\
-         after the accepted ones. Intervals: 95 %, resampling rounds; ratios are of the same rounds.\n\n\
+         are made for; *pooled, led* (our default) one path with the drafter's likeliest token and others with tokens drawn from the rest.\n\
+         *gbv* has our guard (it uses fewer paths where that promises more). With one path gbv, traversal and pooled are block verification. Tokens per pass count the token\n\
+         after the accepted ones; nodes are drafted tokens, where paths that agree have one. Intervals: 95 %, resampling rounds; ratios are of the same rounds.\n\n\
          Machine: {}.\n",
         lab::machine()
     )
@@ -105,8 +111,8 @@ fn measure(drafter: &str, temperature: f32) -> Tokens {
             let rows = scores.rows(&committed, &paths, &sampling);
             for contender in contenders() {
                 for (width, len) in contender.widths.clone().flat_map(|k| LENS.map(|l| (k, l))) {
-                    let mean = judge(&contender, (width, len), &paths, &rows, &mut chance);
-                    tokens.entry((contender.rule.name(), width, len)).or_default().push(mean);
+                    let judged = judge(&contender, (width, len), &paths, &rows, &mut chance);
+                    tokens.entry((contender.name, width, len)).or_default().push(judged);
                 }
             }
             commit(&mut committed, &paths, &rows, &mut chance);
@@ -121,6 +127,7 @@ fn measure(drafter: &str, temperature: f32) -> Tokens {
 struct Paths {
     independent: Vec<Path>,
     distinct: Vec<Path>,
+    led: Vec<Path>,
     rows: HashMap<Path, Dist>,
 }
 
@@ -176,18 +183,24 @@ impl Drafting {
                 let logits = self.output.row_mut(index);
                 let law = sampling.row(logits, committed, path).expect("a law");
                 let law = rows.entry(path.clone()).or_insert(law);
-                let distinct = depth == 0 && index >= WIDTH;
-                let token = if distinct { law.draw_except(&first, chance) } else { None };
+                let best = law.likeliest().0;
+                let token = match index / WIDTH {
+                    1 if depth == 0 => law.draw_except(&first, chance),
+                    2 if depth == 0 && index == 2 * WIDTH => Some(best),
+                    2 if depth == 0 => law.draw_except(&[best], chance),
+                    _ => None,
+                };
                 let token = token.unwrap_or_else(|| law.draw(chance));
-                if distinct {
+                if index / WIDTH == 1 && depth == 0 {
                     first.push(token);
                 }
                 path.push(token);
             }
         }
         self.cached = committed.len();
+        let led = paths.split_off(2 * WIDTH);
         let distinct = paths.split_off(WIDTH);
-        Paths { independent: paths, distinct, rows }
+        Paths { independent: paths, distinct, led, rows }
     }
 }
 
@@ -211,7 +224,7 @@ impl Scoring {
     ) -> HashMap<Path, Dist> {
         let mut prefixes: Vec<Path> = vec![Vec::new()];
         let mut tree: Vec<Branch> = Vec::new();
-        for path in paths.independent.iter().chain(&paths.distinct) {
+        for path in paths.independent.iter().chain(&paths.distinct).chain(&paths.led) {
             for len in 1..=path.len() {
                 if prefixes.iter().any(|known| *known == path[..len]) {
                     continue;
@@ -246,11 +259,25 @@ fn draft(scheme: Scheme, width: usize, len: usize, paths: &Paths) -> Draft {
     let mut ids = HashMap::new();
     let chosen = match scheme {
         Scheme::WithoutReplacement => &paths.distinct,
+        Scheme::Independent => &paths.led,
         _ => &paths.independent,
     };
-    for path in &chosen[..width] {
+    let root = &paths.rows[&Vec::new()];
+    let best = root.likeliest().0;
+    let led = scheme == Scheme::Independent;
+    let rest = led.then(|| root.without(best)).flatten();
+    let rest = rest.map(|rest| tree.row(rest).expect("of the vocabulary"));
+    for (index, path) in chosen[..width].iter().enumerate() {
         let mut node = Node::ROOT;
         for (depth, token) in path[..len].iter().enumerate() {
+            if let (0, Some(rest)) = (depth, rest) {
+                let added = match index {
+                    0 => tree.fixed(node, best),
+                    _ => tree.sampled(node, rest, *token),
+                };
+                node = added.expect("drawn as the scheme has it");
+                continue;
+            }
             let prefix = path[..depth].to_vec();
             let row = *ids.entry(prefix).or_insert_with_key(|prefix| {
                 tree.row(paths.rows[prefix].clone()).expect("of the vocabulary")
@@ -273,13 +300,13 @@ fn judge(
     paths: &Paths,
     rows: &HashMap<Path, Dist>,
     chance: &mut Random<Philox>,
-) -> f64 {
+) -> (f64, usize) {
     let draft = draft(contender.scheme, width, len, paths);
     let target = scored(&draft, rows);
     let block = Block::new(&draft, &target).expect("a row for each node");
     let verdict = |_| contender.rule.verify(&block, chance).expect("it is for such drafts");
     let tokens: usize = (0..VERDICTS).map(verdict).map(|verdict| verdict.accepted + 1).sum();
-    tokens as f64 / VERDICTS as f64
+    (tokens as f64 / VERDICTS as f64, draft.len())
 }
 
 /// Goes on with the text as pooled verification of all paths would.
@@ -300,23 +327,26 @@ fn commit(
 fn table(text: &mut String, kind: &str, drafter: &str, temperature: f32, tokens: &Tokens) {
     writeln!(text, "\n## {kind} pair, temperature {temperature}: drafter {drafter}\n")
         .expect("grows");
-    text.push_str("| rule | paths | length 4 | over block | length 8 | over block |\n|---|--:|--:|--:|--:|--:|\n");
+    text.push_str("| rule | paths | length 4 | nodes | over block | length 8 | nodes | over block |\n|---|--:|--:|--:|--:|--:|--:|--:|\n");
     let runs = |rule, width, len| {
-        lab::Runs(tokens[&(rule, width, len)].iter().map(|mean| (*mean, 1.0)).collect())
+        lab::Runs(tokens[&(rule, width, len)].iter().map(|(mean, _)| (*mean, 1.0)).collect())
     };
     for contender in contenders() {
-        let rule = contender.rule.name();
+        let rule = contender.name;
         for width in contender.widths.clone() {
             write!(text, "| {rule} | {width} |").expect("grows");
             for len in LENS {
                 let (own, block) = (runs(rule, width, len), runs("block", 1, len));
                 let over = if rule == "block" { "1".to_owned() } else { own.over(&block) };
-                write!(text, " {:.2} | {over} |", own.rate()).expect("grows");
+                let all = &tokens[&(rule, width, len)];
+                let nodes =
+                    all.iter().map(|(_, nodes)| *nodes as f64).sum::<f64>() / all.len() as f64;
+                write!(text, " {:.2} | {nodes:.1} | {over} |", own.rate()).expect("grows");
             }
             text.push('\n');
         }
     }
-    text.push_str("\nPooled over the best published rule:");
+    text.push_str("\nPooled, led, over the best published rule:");
     for (width, len) in [(2, 4), (2, 8), (3, 4), (3, 8)] {
         let published = ["specinfer", "rsd", "gbv", "traversal"];
         let best = published
@@ -325,7 +355,7 @@ fn table(text: &mut String, kind: &str, drafter: &str, temperature: f32, tokens:
                 runs(one, width, len).rate().total_cmp(&runs(other, width, len).rate())
             })
             .expect("there are four");
-        let ratio = runs("pooled", width, len).over(&runs(best, width, len));
+        let ratio = runs(LED, width, len).over(&runs(best, width, len));
         write!(text, " {ratio} ({best}, {width} paths of {len});").expect("grows");
     }
     text.pop();

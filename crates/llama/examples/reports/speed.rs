@@ -148,7 +148,7 @@ fn their_run(way: &mut Way, draft: &str, prompt: &Prompt, temperature: f32, seed
     command.arg("--temp").arg(temperature.to_string()).arg("--seed").arg((seed + 1).to_string());
     command.arg("--spec-draft-n-max").arg(way.draft_len.to_string());
     command.arg("-t").arg(lab::threads().to_string()).arg("-n").arg(LEN.to_string());
-    command.arg("-p").arg(&prompt.text);
+    command.arg("-p").arg(prompt.text());
     let output = command.output().expect("the program starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);

@@ -98,9 +98,9 @@ impl Service {
         set: &SpeculativeParameters,
         drafters: &[DrafterInfo],
     ) -> Result<usize, RequestError> {
-        let is_edit = |drafter: &DrafterInfo| drafter.kind == DrafterKind::Edit;
-        let DraftDefaults { length, edit_length, .. } = self.drafts;
-        let most = if drafters.iter().any(is_edit) { edit_length } else { length };
+        let priced = |it: &DrafterInfo| matches!(it.kind, DrafterKind::Edit | DrafterKind::Suffix);
+        let DraftDefaults { length, priced_length, .. } = self.drafts;
+        let most = if drafters.iter().any(priced) { priced_length } else { length };
         let length = set.length.unwrap_or(most);
         if !(1..=most).contains(&length) {
             let message = format!(

@@ -1,5 +1,7 @@
 //! How often each source of a draft is right, learned as it goes.
 
+use super::super::rate::{EARLIER_MAX, OWN_MAX, Rate};
+
 /// Where a proposed token comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
@@ -42,47 +44,6 @@ const LEN_MAX: usize = 8;
 const SOURCES: usize = 4 * (LEN_MAX + 1) + 3;
 const AGREEMENTS: usize = 3;
 
-/// How many observations of earlier sequences count at most, and how many of this one.
-const EARLIER_MAX: f32 = 12.0;
-const OWN_MAX: f32 = 64.0;
-
-/// Each rate counts as wrong so many times more: what was always right is not certain, and a long
-/// draft is as likely as the product of its rates.
-const DOUBT: f32 = 1.0;
-
-/// How often something was right.
-#[derive(Debug, Clone, Copy)]
-struct Rate {
-    right: f32,
-    tried: f32,
-}
-
-impl Rate {
-    /// Before anything is known.
-    fn guessed(chance: f32) -> Self {
-        let tried = 2.0;
-        Self { right: chance * (tried + DOUBT), tried }
-    }
-
-    fn chance(self) -> f32 {
-        self.right / (self.tried + DOUBT)
-    }
-
-    fn learn(&mut self, right: bool, tried_max: f32) {
-        self.right += f32::from(u8::from(right));
-        self.tried += 1.0;
-        self.bound(tried_max);
-    }
-
-    /// Has old observations count less.
-    fn bound(&mut self, tried_max: f32) {
-        if self.tried > tried_max {
-            self.right *= tried_max / self.tried;
-            self.tried = tried_max;
-        }
-    }
-}
-
 /// How often each source is right, by what the other one proposes.
 #[derive(Debug, Clone)]
 pub(super) struct Rates([[Rate; AGREEMENTS]; SOURCES]);
@@ -123,7 +84,7 @@ impl Rates {
     }
 
     pub(super) fn learn(&mut self, source: Source, agreement: Agreement, right: bool) {
-        self.0[index(source)][agreement as usize].learn(right, OWN_MAX);
+        self.0[index(source)][agreement as usize].learn(right, 1.0, OWN_MAX);
     }
 }
 
