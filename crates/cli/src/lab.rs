@@ -196,7 +196,7 @@ impl Models for Gguf<'_> {
             batch_len: engine.batch_len.get(),
             pass_len: engine.pass_len.get(),
             paths,
-            cache_keys: engine.cache_keys.name().to_owned(),
+            cache_keys: engine.cache_keys.map(|kind| kind.name().to_owned()),
             cache_values: engine.cache_values.map(|kind| kind.name().to_owned()),
             flash_attention: engine.flash_attention.name().to_owned(),
             gpu_layers,

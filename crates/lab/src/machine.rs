@@ -69,9 +69,9 @@ pub struct EngineRecord {
     pub pass_len: u32,
     /// Most paths of a draft that the caches hold.
     pub paths: u32,
-    /// Number format of cached keys.
-    pub cache_keys: String,
-    /// Number format of cached values, where one was named.
+    /// Number formats of cached keys and values, where they were named.
+    pub cache_keys: Option<String>,
+    /// See `cache_keys`.
     pub cache_values: Option<String>,
     /// Fused attention.
     pub flash_attention: String,

@@ -99,7 +99,7 @@ impl Models for Toy {
             batch_len: 1,
             pass_len: 1,
             paths,
-            cache_keys: "f32".to_owned(),
+            cache_keys: None,
             cache_values: None,
             flash_attention: "off".to_owned(),
             gpu_layers: "0".to_owned(),

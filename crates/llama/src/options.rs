@@ -91,10 +91,11 @@ pub struct EngineOptions {
     pub batch_len: NonZeroU32,
     /// Most tokens that run through the model at once (its `n_ubatch`).
     pub pass_len: NonZeroU32,
-    /// Number format of the cached keys.
-    pub cache_keys: CacheType,
-    /// Number format of the cached values; where none is named, `bf16` if the fused kernel runs on
-    /// the processor, which reads them faster and without drift, else `f16`.
+    /// Number format of the cached keys. Where the fused kernel runs on the processor and one of the
+    /// two is not named, it is chosen so that rows do not drift: by default `bf16` keys and `f16`
+    /// values on x86-64, `f16` keys and `bf16` values elsewhere. With an accelerator both are `f16`.
+    pub cache_keys: Option<CacheType>,
+    /// Number format of the cached values.
     pub cache_values: Option<CacheType>,
     /// Whether attention is computed in one fused kernel.
     pub flash_attention: FlashAttention,
@@ -117,7 +118,7 @@ impl Default for EngineOptions {
             threads_batch: None,
             batch_len: const { NonZeroU32::new(2048).expect("2048 > 0") },
             pass_len: const { NonZeroU32::new(512).expect("512 > 0") },
-            cache_keys: CacheType::F16,
+            cache_keys: None,
             cache_values: None,
             flash_attention: FlashAttention::On,
             unified: None,
@@ -133,7 +134,7 @@ impl Default for EngineOptions {
 /// one by one to the last bit; without it the two differ by as much as the weights' own rounding.
 /// Even with it they differ, by as much, after a path was accepted that is not the first of its
 /// tree: later tokens fill the holes the others left, and attention adds up in the order of the
-/// cells. With cached values as `f16` they also differ
+/// cells. With cached keys and values as `f16` they also differ
 /// - with several threads and 256 cached tokens or more: a pass over one token then adds up in
 ///   parts;
 /// - in a pass over 64 tokens or more, such as a prompt.

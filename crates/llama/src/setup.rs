@@ -93,7 +93,7 @@ pub(crate) fn params(
     if sequences > max {
         return Err(SetupError::TooManySequences { slots, paths, max });
     }
-    let values = options.cache_values.unwrap_or_else(|| default_values(options.flash_attention));
+    let (keys, values) = cache_types(options);
     if values.is_quantised() && options.flash_attention == FlashAttention::Off {
         return Err(SetupError::NeedsFlashAttention { kind: values });
     }
@@ -115,20 +115,31 @@ pub(crate) fn params(
         batch_len: options.batch_len.get().max(sequences),
         pass_len: options.pass_len.get(),
         threads: (threads, options.threads_batch.map_or(threads, |n| thread_count(n.get()))),
-        cache_types: (options.cache_keys, values),
+        cache_types: (keys, values),
         flash_attention: options.flash_attention,
         interrupt: options.interrupt.clone(),
     })
 }
 
-/// On a processor the fused kernel reads `bf16` values faster than `f16`, and gives a token the same
-/// row alone and in a block. Kernels of accelerators want keys and values of one format.
-fn default_values(flash_attention: FlashAttention) -> CacheType {
-    if flash_attention == FlashAttention::On && !offers_accelerator() {
-        CacheType::Bf16
-    } else {
-        CacheType::F16
-    }
+/// Number formats of cached keys and values.
+///
+/// On a processor the fused kernel gives a token the same row alone and in a block, unless both are
+/// `f16` or `f32`: then it adds up in parts. Of the pairs with equal rows, `bf16` keys and `f16`
+/// values are read fastest where the processor multiplies both. Kernels of accelerators want one
+/// format.
+fn cache_types(options: &EngineOptions) -> (CacheType, CacheType) {
+    use CacheType::{Bf16, F16, F32};
+    let (keys, values) = (options.cache_keys, options.cache_values);
+    let on_processor = options.flash_attention == FlashAttention::On && !offers_accelerator();
+    let keys = keys.unwrap_or(match values {
+        None | Some(F16 | F32) if on_processor && cfg!(target_arch = "x86_64") => Bf16,
+        _ => F16,
+    });
+    let values = values.unwrap_or(match keys {
+        F16 | F32 if on_processor => Bf16,
+        _ => F16,
+    });
+    (keys, values)
 }
 
 /// Most threads llama.cpp's scheduler takes.
@@ -141,4 +152,35 @@ fn thread_count(threads: u32) -> i32 {
 fn machine_threads() -> i32 {
     let offered = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     i32::try_from(offered).map_or(THREADS_MAX, |n| n.min(THREADS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_values_are_never_both_f16_unless_that_is_said() {
+        if offers_accelerator() {
+            return;
+        }
+        let types = |cache_keys, cache_values, flash_attention| {
+            cache_types(&EngineOptions {
+                cache_keys,
+                cache_values,
+                flash_attention,
+                ..EngineOptions::default()
+            })
+        };
+        let on = |keys, values| types(keys, values, FlashAttention::On);
+        let (f16, bf16, q8_0) = (CacheType::F16, CacheType::Bf16, CacheType::Q8_0);
+        let default = if cfg!(target_arch = "x86_64") { (bf16, f16) } else { (f16, bf16) };
+        assert_eq!(on(None, None), default);
+        assert_eq!(on(Some(f16), None), (f16, bf16));
+        assert_eq!(on(None, Some(bf16)), (f16, bf16));
+        assert_eq!(on(Some(bf16), None), (bf16, f16));
+        assert_eq!(on(Some(q8_0), None), (q8_0, f16));
+        assert_eq!(on(None, Some(q8_0)), (f16, q8_0));
+        assert_eq!(on(Some(f16), Some(f16)), (f16, f16));
+        assert_eq!(types(None, None, FlashAttention::Off), (f16, f16));
+    }
 }

@@ -1,7 +1,7 @@
 //! At temperature 0 drafted text is plain text, token for token, where rows do not depend on the
-//! shape of a pass: quantised weights, flash attention, cached values in bf16 (with f16 llama.cpp
-//! splits the sums of single tokens among threads from 256 cached tokens on), and one path (a tree
-//! leaves the accepted path scattered over the cache). `just drift` measures these.
+//! shape of a pass: quantised weights, flash attention, cached keys and values not both in f16
+//! (llama.cpp then splits the sums of single tokens among threads from 256 cached tokens on), and one
+//! path (a tree leaves the accepted path scattered over the cache). `just drift` measures these.
 
 #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 

@@ -158,7 +158,7 @@ fn every_cache_type_runs() {
     let text = tokens(&model, TEXT);
     for kind in CacheType::ALL {
         let mut options = options(1, 1);
-        (options.cache_keys, options.cache_values) = (kind, Some(kind));
+        (options.cache_keys, options.cache_values) = (Some(kind), Some(kind));
         let mut engine = LlamaEngine::new(&model, &options).unwrap();
         let row = rows(&mut engine, step(Keep::All(0), &text[..8], &[], Rows::Trunk));
         assert!(row[0].iter().all(|logit| logit.is_finite()), "{kind}");

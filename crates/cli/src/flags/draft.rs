@@ -83,12 +83,12 @@ pub(crate) struct DraftFlags {
     #[arg(env = "LLAMA_ARG_N_GPU_LAYERS_DRAFT", value_name = "N")]
     #[arg(value_parser = gpu_layers, requires = "spec_draft_model")]
     spec_draft_ngl: Option<GpuLayers>,
-    /// Number format of the draft model's cached keys [-ctkd] [default: f16]
+    /// Number format of the draft model's cached keys [-ctkd] [default: as for the target]
     #[arg(long, visible_alias = "cache-type-k-draft", value_name = "TYPE")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K")]
     #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
     spec_draft_type_k: Option<CacheType>,
-    /// Number format of the draft model's cached values [-ctvd] [default: bf16 on a CPU, else f16]
+    /// Number format of the draft model's cached values [-ctvd] [default: as for the target]
     #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V")]
     #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
@@ -361,7 +361,7 @@ impl DraftFlags {
                 (None, Some(_)) => own,
                 (None, None) => as_target.threads_batch,
             },
-            cache_keys: self.spec_draft_type_k.unwrap_or_default(),
+            cache_keys: self.spec_draft_type_k,
             cache_values: self.spec_draft_type_v,
             paths: self.width()?,
             ..as_target.clone()

@@ -96,10 +96,10 @@ pub(crate) struct EngineFlags {
     #[arg(long, visible_alias = "n-gpu-layers", env = "LLAMA_ARG_N_GPU_LAYERS", value_name = "N")]
     #[arg(value_parser = gpu_layers)]
     gpu_layers: Option<GpuLayers>,
-    /// Number format of cached keys [-ctk] [default: f16]
+    /// Number format of cached keys [-ctk] [default: bf16 on an x86-64 CPU, else f16]
     #[arg(long, env = "LLAMA_ARG_CACHE_TYPE_K", value_name = "TYPE", value_parser = cache_type())]
     cache_type_k: Option<CacheType>,
-    /// Number format of cached values [-ctv] [default: bf16 on a CPU, else f16]
+    /// Number format of cached values [-ctv] [default: bf16 on a CPU other than x86-64, else f16]
     #[arg(long, env = "LLAMA_ARG_CACHE_TYPE_V", value_name = "TYPE", value_parser = cache_type())]
     cache_type_v: Option<CacheType>,
     /// Flash attention [-fa] [default: on]
@@ -203,7 +203,7 @@ impl EngineFlags {
             threads_batch: threads("--threads-batch", self.threads_batch)?,
             batch_len: batch_len("--batch-size", self.batch_size)?.unwrap_or(defaults.batch_len),
             pass_len: batch_len("--ubatch-size", self.ubatch_size)?.unwrap_or(defaults.pass_len),
-            cache_keys: self.cache_type_k.unwrap_or_default(),
+            cache_keys: self.cache_type_k,
             cache_values: self.cache_type_v,
             flash_attention: self.flash_attn.unwrap_or_default(),
             ..defaults

@@ -50,7 +50,10 @@ fn what_is_said_about_the_target_is_kept() {
     assert_eq!(engine.threads.unwrap().get(), 3);
     assert_eq!(engine.threads_batch.unwrap().get(), 5);
     assert_eq!((engine.batch_len.get(), engine.pass_len.get()), (64, 32));
-    assert_eq!((engine.cache_keys, engine.cache_values), (CacheType::Q8_0, Some(CacheType::Q4_0)));
+    assert_eq!(
+        (engine.cache_keys, engine.cache_values),
+        (Some(CacheType::Q8_0), Some(CacheType::Q4_0))
+    );
     assert_eq!(engine.flash_attention, FlashAttention::Auto);
     assert_eq!((target.gpu_layers, target.load_mode), (GpuLayers::Last(7), LoadMode::MapAndLock));
     assert!(matches!(resolve("-c 0").unwrap().context, ContextLen::Trained));
@@ -82,7 +85,7 @@ fn a_draft_model_drafts_and_is_run_as_the_target_is() {
     };
     assert_eq!(draft.model.engine.threads.unwrap().get(), 1);
     assert_eq!(draft.model.engine.threads_batch.unwrap().get(), 1);
-    assert_eq!(draft.model.engine.cache_keys, CacheType::Q8_0);
+    assert_eq!(draft.model.engine.cache_keys, Some(CacheType::Q8_0));
     assert_eq!(draft.model.gpu_layers, GpuLayers::Last(2));
 }
 

@@ -445,7 +445,7 @@ pub(crate) mod sample {
                 batch_len: 2048,
                 pass_len: 512,
                 paths: 2,
-                cache_keys: "f16".to_owned(),
+                cache_keys: Some("f16".to_owned()),
                 cache_values: None,
                 flash_attention: "on".to_owned(),
                 gpu_layers: "all".to_owned(),

@@ -7,11 +7,12 @@ use crate::lab;
 
 const POSITIONS: usize = 32;
 
-/// What the engine is set to: flash attention, format of the values, longest prompt.
-const SETTINGS: [(&str, FlashAttention, CacheType); 3] = [
-    ("on, f16 and f16", FlashAttention::On, CacheType::F16),
-    ("on, f16 and bf16 (default)", FlashAttention::On, CacheType::Bf16),
-    ("off, f16 and f16", FlashAttention::Off, CacheType::F16),
+/// What the engine is set to: flash attention, formats of keys and values.
+const SETTINGS: [(&str, FlashAttention, [CacheType; 2]); 4] = [
+    ("on, f16 and f16", FlashAttention::On, [CacheType::F16, CacheType::F16]),
+    ("on, f16 and bf16", FlashAttention::On, [CacheType::F16, CacheType::Bf16]),
+    ("on, bf16 and f16 (default)", FlashAttention::On, [CacheType::Bf16, CacheType::F16]),
+    ("off, f16 and f16", FlashAttention::Off, [CacheType::F16, CacheType::F16]),
 ];
 
 pub(crate) fn report() {
@@ -22,7 +23,7 @@ pub(crate) fn report() {
          difference of a logit. *TV*: mean total variation of the laws at temperature 1. *argmax*: how often the likeliest\n\
          token is the same. `equal`: every logit the same to the last bit.\n\n\
          This is the engine's error and not a rule's: a rule is lossless for the rows it is given. **`--flash-attn on` with\n\
-         `--cache-type-v bf16` removes it** here for one path. With both caches in f16, llama.cpp splits the sums of a single\n\
+         keys or values in bf16, the default, removes it** here for one path. With both caches in f16, llama.cpp splits the sums of a single\n\
          token among threads from 256 cached tokens on, and then a block differs. A tree drifts where another path than\n\
          the first is accepted, whatever the setting: its cells are not in the order of the text.\n\nMachine: {}.\n\n\
          | weights | attention | cached | block of | rows | gap | TV | argmax |\n|---|---|--:|--:|---|--:|--:|--:|\n",
@@ -31,9 +32,10 @@ pub(crate) fn report() {
     for name in [lab::SMOL, "SmolLM2-135M-Instruct.Q8_0.gguf", "SmolLM2-135M-Instruct.Q4_0.gguf"] {
         let model = lab::model(name);
         let prompt = lab::tokens(&model, &lab::prompts(&model, "spec_bench.jsonl", 16)[1]);
-        for (setting, flash_attention, cache_values) in SETTINGS {
+        for (setting, flash_attention, [cache_keys, cache_values]) in SETTINGS {
             let options = EngineOptions {
                 flash_attention,
+                cache_keys: Some(cache_keys),
                 cache_values: Some(cache_values),
                 ..lab::options()
             };

@@ -141,19 +141,19 @@ pub(super) fn record(report: &Report, data: &str) -> Markup {
     config.target.iter().for_each(|target| row("target", &file(target)));
     config.drafters.iter().for_each(|drafter| row("draft model", &file(drafter)));
     if let Some(engine) = &config.engine {
-        let values = engine.cache_values.as_deref().unwrap_or("default");
+        let [keys, values] = [&engine.cache_keys, &engine.cache_values]
+            .map(|format| format.as_deref().unwrap_or("default"));
         row(
             "engine",
             &format!(
                 "context of {}, {} threads ({} for several tokens), batches of {} and {}, {} paths, \
-                 cache {} and {values}, flash attention {}, GPU layers {}, files: {}",
+                 cache {keys} and {values}, flash attention {}, GPU layers {}, files: {}",
                 engine.context_len,
                 engine.threads,
                 engine.threads_batch,
                 engine.batch_len,
                 engine.pass_len,
                 engine.paths,
-                engine.cache_keys,
                 engine.flash_attention,
                 engine.gpu_layers,
                 engine.load_mode
