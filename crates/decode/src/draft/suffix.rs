@@ -102,7 +102,7 @@ impl SuffixDrafter {
     /// # use forerun_decode::*;
     /// let config = SuffixConfig { match_len: MatchLen::new(1..=8)?, ..SuffixConfig::default() };
     /// let mut drafter = SuffixDrafter::new(config);
-    /// assert_eq!(drafter.propose(Slot(0), &[4, 9, 4].map(Token), 8), [Token(9)]);
+    /// assert_eq!(drafter.propose(Slot(0), &[4, 9, 4].map(Token), 8), [9, 4].map(Token));
     /// # Ok::<(), MatchLenError>(())
     /// ```
     pub fn new(config: SuffixConfig) -> Self {
