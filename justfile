@@ -127,6 +127,12 @@ load *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/load.py {{ args }}
 
+# One user's edits, code and chat by llama-server (LLAMA_SERVER names its binary) and by Forerun, 25 minutes of an idle
+# machine: writes bench/serve/answers.md; then `just claims`.
+answers *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/answers.py {{ args }}
+
 # Half an hour at capacity with clients that misbehave: writes bench/serve/soak.md.
 soak *args:
     cargo build --release -p forerun
@@ -158,7 +164,7 @@ pairs limit="20m" only="":
     cargo build --release -p forerun
     bench/reports/make.sh "${CARGO_TARGET_DIR:-target}/release/forerun" {{ limit }} {{ only }}
 
-# What the README says of speed, from bench/reports; `just claims --check` fails where it says something else.
+# What README.md and docs/speed.md say of speed, from the reports; `just claims --check` fails where they say something else.
 claims *args:
     python3 docs/claims.py {{ args }}
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the README's section on speed from the reports of `forerun bench` in bench/reports.
+"""Writes what README.md and docs/speed.md say of speed, from the reports in bench/serve/answers.json and bench/reports.
 
-Without arguments it writes the section and docs/speedups.svg. With --check it changes nothing and fails if they differ
-from the reports; CI runs it this way.
+Without arguments it writes their sections and the pictures in docs. With --check it changes nothing and fails if they
+differ from the reports; CI runs it this way.
 """
 
 import argparse
@@ -76,12 +76,12 @@ def rows(report: dict[str, Any], name: str) -> list[Row]:
 
 
 def table(all_rows: list[Row]) -> str:
-    """The README's table."""
+    """The table of all pairs."""
     head = "| target | drafter | T | plain, tokens/s | " + " | ".join(COLUMNS) + " | tokens per round, block |"
     lines = [head, "|---|---|--:|--:|" + "--:|" * (len(COLUMNS) + 1)]
     for row in all_rows:
         cells = [str(row.speedups.get(column, "–")) for column in COLUMNS]
-        target = f"[{row.target}](bench/reports/{row.report}.html)"
+        target = f"[{row.target}](../bench/reports/{row.report}.html)"
         tokens = f"{row.tokens['block']:.2f}" if "block" in row.tokens else "–"
         about = [target, row.drafter, f"{row.temperature:g}", f"{row.plain:.1f}", *cells, tokens]
         lines.append("| " + " | ".join(about) + " |")
@@ -89,7 +89,7 @@ def table(all_rows: list[Row]) -> str:
 
 
 def section(reports: dict[str, dict[str, Any]]) -> str:
-    """What stands between the marks in the README."""
+    """What stands between the marks in docs/speed.md."""
     all_rows = [row for name, report in reports.items() for row in rows(report, name)]
     machines = {f"{it['config']['machine']['processor']}, {it['config']['machine']['threads']} threads" for it in reports.values()}
     tasks = sorted({prompt["task"] for report in reports.values() for prompt in report["config"]["prompts"][: report["prompts"]]})
@@ -100,19 +100,22 @@ def section(reports: dict[str, dict[str, Any]]) -> str:
     ]
     without = [name for name, it in reports.items() if "AMX_INT8 = 1" not in it["config"]["build"]["processor_features"]]
     amx = f"Measured with a build that does not use the processor's AMX: {', '.join(without)}." if without else ""
+    widened = any(name.startswith("widened") for name in reports)
+    stand_ins = """Widened targets are SmolLM2 with wider feed-forward layers that leave its output as it is
+        ([models/README.md](../models/README.md)): the weights are real, the size is artificial.""" if widened else ""
     unfinished = f"The time was up before all was measured: {'; '.join(short)}." if short else ""
     about = f"""The table shows the speedup over plain decoding of the same prompts in the same run, with 95 % confidence
         intervals. *controller*: Forerun adapts the draft length, which is the default. *block* and *pooled*: the draft length
         is fixed at four tokens, even if that is slower, and the draft is verified with that rule, on one path (block) or two
         (pooled). The reports have the other rules. *edit* drafts from code in the prompt, *prediction* from code that the
-        request sends along, and *oracle* from the finished output, which no drafter knows; all up to 31 tokens. Tasks: {", ".join(tasks)}. Machine: {"; ".join(sorted(machines))}. "Grown"
-        targets are SmolLM2 with added blocks that do not change its output, and "pruned" drafters are SmolLM2 with blocks
-        removed ([models/README.md](models/README.md)): the weights are real, the sizes artificial. {unfinished} {amx} Measured by `just pairs`."""
+        request sends along, *oracle* from the finished output, which no drafter knows, *suffix* from what followed the
+        same tokens before, and *suffix-shared* also from outputs for earlier prompts; all up to 31 tokens. {stand_ins}
+        Tasks: {", ".join(tasks)}. Machine: {"; ".join(sorted(machines))}. {unfinished} {amx} Measured by `just pairs`."""
     return f"""{textwrap.fill(" ".join(about.split()), 120)}
 
 {table(all_rows)}
 
-![The speedups of the table with their intervals](docs/speedups.svg)"""
+![The speedups of the table with their intervals](speedups.svg)"""
 
 
 def picture(reports: dict[str, dict[str, Any]]) -> str:
@@ -147,23 +150,92 @@ def picture(reports: dict[str, dict[str, Any]]) -> str:
     )
 
 
+# What the README's picture compares, with a colour each for a light and a dark page.
+WAYS = {
+    "llama-server": ("llama.cpp", "#8a929b", "#6e7681"),
+    "llama-server, n-gram drafts": ("llama.cpp, n-gram drafts", "#d08770", "#db8e6e"),
+    "forerun": ("Forerun", "#0b5fa5", "#58a6ff"),
+}
+
+
+def bars(cells: list[dict[str, Any]], dark: bool) -> str:
+    """Tokens a second by kind of prompt: a bar for each way."""
+    ink, page = ("#e6edf3", "#0d1117") if dark else ("#1c2024", "#ffffff")
+    most = max(cell["rate"] for cell in cells)
+    width, left, y = 720, 210, 40
+    scale = (width - left - 110) / most
+    parts, seen = [], ""
+    for cell in cells:
+        name, *colours = WAYS[cell["way"]]
+        if cell["kind"] != seen:
+            seen, y = cell["kind"], y + (18 if seen else 0)
+            parts.append(f'<text x="12" y="{y + 17}" class="kind">{seen}</text>')
+        length = scale * cell["rate"]
+        times = "" if cell["way"] == "llama-server" else f" · {cell['speedup'][0]:.2f}×"
+        label = f'<tspan class="kind">{cell["rate"]:.1f}{times}</tspan>' if cell["way"] == "forerun" else f"{cell['rate']:.1f}{times}"
+        parts.append(f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{name}</text>')
+        parts.append(f'<rect x="{left}" y="{y + 3}" width="{length:.1f}" height="19" rx="2" fill="{colours[dark]}"/>')
+        parts.append(f'<text x="{left + length + 8:.1f}" y="{y + 17}">{label}</text>')
+        y += 26
+    height = y + 14
+    style = f"text{{font:14px system-ui,sans-serif;fill:{ink}}}.kind{{font-weight:600}}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">\n'
+        f"<title>Tokens per second by kind of prompt</title>\n<style>{style}</style>\n"
+        f'<rect width="{width}" height="{height}" fill="{page}"/>\n'
+        f'<text x="12" y="22">Tokens per second, and how many times llama.cpp\'s</text>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def answered(report: dict[str, Any]) -> str:
+    """What stands between the marks in README.md."""
+    about, cells = report["about"], report["cells"]
+    own = {cell["kind"]: cell for cell in cells if cell["way"] == "forerun"}
+    over = {kind: Speedup(*cell["speedup"][:3]) for kind, cell in own.items()}
+    drafts = {kind: Speedup(*cell["over_drafts"][:3]) for kind, cell in own.items()}
+    counts = ", ".join(f"{cell['speedup'][3]} {kind}" for kind, cell in own.items())
+    said = f"""Qwen2.5-Coder-1.5B-Instruct (Q4_K_M) on {about["machine"]["threads"]} threads of a server processor, one user,
+        greedy, **no draft model**. Times llama.cpp without drafts, with 95 % intervals: {over["edits"]} for edits of code,
+        {over["code"]} for new code, {over["chat"]} for chat. Times llama.cpp with its best n-gram drafts: {drafts["edits"]},
+        {drafts["code"]} and {drafts["chat"]}.
+        Measured side by side in one run by `just answers` ({counts}; [all answers](bench/serve/answers.md)); other models,
+        draft models and temperatures are in [docs/speed.md](docs/speed.md)."""
+    return f"""<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="docs/answers-dark.svg">
+  <img alt="Tokens per second of llama.cpp, llama.cpp with n-gram drafts, and Forerun, for edits, code and chat" src="docs/answers-light.svg">
+</picture>
+
+{textwrap.fill(" ".join(said.split()), 120)}"""
+
+
+def between_marks(path: Path, section: str) -> str:
+    """The file with another section between its marks."""
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        sys.exit(f"{path.name} has no {BEGIN} … {END}")
+    return f"{before}{BEGIN}\n{section}\n{END}{after}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; fail if something differs")
     check = parser.parse_args().check
     files = sorted((REPOSITORY / "bench/reports").glob("*.json"))
     reports = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
-    readme = REPOSITORY / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        sys.exit(f"README.md has no {BEGIN} … {END}")
-    wanted = {readme: f"{before}{BEGIN}\n{section(reports)}\n{END}{after}", REPOSITORY / "docs/speedups.svg": picture(reports)}
+    answers = json.loads((REPOSITORY / "bench/serve/answers.json").read_text(encoding="utf-8"))
+    readme, docs = REPOSITORY / "README.md", REPOSITORY / "docs"
+    wanted = {
+        readme: between_marks(readme, answered(answers)),
+        docs / "answers-light.svg": bars(answers["cells"], dark=False),
+        docs / "answers-dark.svg": bars(answers["cells"], dark=True),
+        docs / "speed.md": between_marks(docs / "speed.md", section(reports)),
+        docs / "speedups.svg": picture(reports),
+    }
     stale = [path for path, now in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != now]
     if check and stale:
         names = ", ".join(str(path.relative_to(REPOSITORY)) for path in stale)
-        sys.exit(f"{names}: not what bench/reports says; run `just claims`")
+        sys.exit(f"{names}: not what bench says; run `just claims`")
     for path in [] if check else stale:
         path.write_text(wanted[path], encoding="utf-8")
 

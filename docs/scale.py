@@ -16,7 +16,7 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = REPOSITORY / "docs/scale.md"
-REPORT = REPOSITORY / "bench/reports/grown.json"
+REPORT = REPOSITORY / "bench/fleet/grown.json"
 BINARY = os.environ.get("FORERUN_BIN", "forerun")
 # A conversation of the examples: four requests, a beginning all have in common.
 TALK = ["--turns", "4", "--think", "20", "--prompt-len", "200", "--output-len", "150", "--shared-len", "120"]

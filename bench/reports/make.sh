@@ -19,25 +19,25 @@ measure() {
     rm -f "$name.jsonl"
 }
 
+qwen=Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf
+smollm2=$models/SmolLM2-135M-Instruct
 # The field's prompts, one of each task.
 tasks=(--tasks mt_bench,summarization,qa,human_eval,gsm8k --temp 0,1 -n 48 --prompts-per-task 1)
+# The controller beside the same drafts at a fixed length.
+both=(--spec-adaptive on,off --spec-draft-n-max 4)
+# Edits and agents' answers end by themselves.
+until_end=(-n 700 -c 4096 --spec-draft-n-max 31 --spec-adaptive on --repeats 1)
 
-draft() {
-    printf -- '--draft %s ' "${@/#/$models/}"
-}
-
-# shellcheck disable=SC2046  # flags, one word each: paths of models have no spaces
-{
-    measure grown SmolLM2-grown-x8.Q8_0.gguf "${tasks[@]}" --verify block,token,pooled,gbv,specinfer --spec-draft-paths 2 \
-        --spec-draft-n-max 4 --time-limit "$limit" \
-        $(draft SmolLM2-135M-Instruct.Q4_0.gguf SmolLM2-pruned-14+13.gguf SmolLM2-pruned-12+12.gguf)
-    measure grown-aligned SmolLM2-grown-x8.Q8_0.gguf "${tasks[@]}" --verify block --spec-draft-n-max 4 --time-limit 7m \
-        --spec-adaptive on,off $(draft SmolLM2-135M-Instruct.Q4_0.gguf SmolLM2-135M-Instruct.Q5_0.gguf)
-    measure grown-weak SmolLM2-grown-x8.Q8_0.gguf "${tasks[@]}" --verify block --spec-draft-n-max 4 --time-limit 6m \
-        --spec-adaptive on,off $(draft SmolLM2-pruned-10+10.gguf SmolLM2-pruned-8+0.gguf)
-}
-measure smollm2-ngram SmolLM2-135M-Instruct.Q8_0.gguf "${tasks[@]}" --spec-type ngram --spec-adaptive on,off --time-limit 4m
+measure edits "$qwen" --tasks edit --prompts-per-task 44 --temp 0 "${until_end[@]}" \
+    --spec-type edit,prediction,oracle --time-limit "$limit"
+measure edits-sampled "$qwen" --tasks edit --prompts-per-task 44 --temp 0.7 "${until_end[@]}" \
+    --spec-type edit,prediction --time-limit "$limit"
+measure agent "$qwen" --tasks agent --prompts-per-task 100 --temp 0 "${until_end[@]}" \
+    --spec-type suffix,suffix-shared --time-limit "$limit"
+# Two families: their vocabularies are mapped.
+measure qwen "$qwen" "${tasks[@]}" "${both[@]}" --draft "$smollm2.Q4_0.gguf" --time-limit 8m
+for format in Q8_0 Q4_0 BF16; do
+    measure "widened-${format,,}" "SmolLM2-widened-x16.$format.gguf" "${tasks[@]}" "${both[@]}" \
+        --draft "$smollm2.Q4_0.gguf" --time-limit 8m
+done
 measure gemma-ngram gemma-3-270m.Q4_K_M.gguf "${tasks[@]}" --spec-type ngram --spec-adaptive on,off --time-limit 4m
-# Edits of code end by themselves.
-measure edits Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf --tasks edit --prompts-per-task 44 --temp 0 -n 700 -c 2048 \
-    --spec-type edit,prediction,oracle --spec-draft-n-max 31 --spec-adaptive on --repeats 1 --time-limit "$limit"

@@ -25,16 +25,48 @@ import report
 import server
 
 SLOTS = 8
-CONTEXT_LEN = 512
-OUTPUT_LEN = 40
-DRAFT = "SmolLM2-135M-Instruct.Q4_0.gguf"
-PAIRS = {
-    "grown": ("SmolLM2-grown-x8.Q8_0.gguf", DRAFT),
-    "small": ("SmolLM2-135M-Instruct.Q8_0.gguf", DRAFT),
-}
 PROMPTS = server.REPOSITORY / "bench/prompts"
 # Some thirty tokens. On a slow machine, longer prompts leave little time for what is made of them.
-PROMPT_CHARACTERS_MAX = 120
+CHAT_CHARACTERS_MAX = 120
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target with what drafts for it, and what its users ask for."""
+
+    target: str
+    draft: str | None
+    context_len: int
+    output_len: int
+    temperature: float
+    # Every other request is an edit of code, the others are chats.
+    edits: bool
+    forerun_flags: tuple[str, ...]
+    llama_drafts: tuple[str, ...]
+
+
+PAIRS = {
+    "edits": Pair(
+        "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
+        None,
+        *(1024, 96, 0.7, True),
+        ("--spec-type", "suffix"),
+        (
+            *("--spec-type", "ngram-simple"),
+            *("--spec-ngram-simple-size-n", "6", "--spec-ngram-simple-size-m", "31"),
+        ),
+    ),
+    "widened": Pair(
+        "SmolLM2-widened-x16.Q8_0.gguf",
+        "SmolLM2-135M-Instruct.Q4_0.gguf",
+        *(512, 40, 1.0, False),
+        (),
+        (
+            *("--spec-type", "draft-simple"),
+            *("--spec-draft-n-max", "3", "--spec-draft-p-min", "0.5"),
+        ),
+    ),
+}
 RAW = Path.home() / ".cache/forerun/load"
 
 
@@ -53,14 +85,12 @@ LEVELS = [
     Level(4, 4, 3),
     Level(8, 8, 3),
     Level(16, 16, 2),
-    Level(32, 32, 2),
 ]
 QUICK = [Level(1, 1, 2), Level(4, 4, 2)]
 
 # What llama-server was found to be fastest with here; `--tune` compares it with others. No prompt
 # comes twice, so its store of old prompts in memory (-cram) would only cost time.
 LLAMA_BEST = ("--poll", "0", "-cram", "0")
-LLAMA_DRAFTS = ("--spec-type", "draft-simple", "--spec-draft-n-max", "3", "--spec-draft-p-min", "0.5")
 TUNE = {
     "its defaults": ("--spec-draft-p-min", "0"),
     "no polling": (*LLAMA_BEST, "--spec-draft-p-min", "0"),
@@ -185,12 +215,12 @@ def taken_apart(reading: dict[str, Any]) -> dict[str, Any]:
     return said | {"status": reading["status"], "seconds": reading["seconds"], "chunks": chunks}
 
 
-def body(prompt: str, output_len: int, number: int) -> dict[str, Any]:
+def body(prompt: str, pair: Pair, output_len: int, number: int) -> dict[str, Any]:
     """A request. Its number, always of as many tokens, keeps caches from knowing the prompt."""
     return {
         "messages": [{"role": "user", "content": f"{number:06}: {prompt}"}],
         "max_tokens": output_len,
-        "temperature": 1.0,
+        "temperature": pair.temperature,
         "top_k": 0,
         "top_p": 1.0,
         "min_p": 0.0,
@@ -204,55 +234,65 @@ def body(prompt: str, output_len: int, number: int) -> dict[str, Any]:
 class Bodies:
     """Makes requests: prompts in an order fixed by the seed, numbers never used before."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, pair: Pair, seed: int) -> None:
         files = sorted(PROMPTS.glob("*.jsonl"))
-        lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-        prompts = dict.fromkeys(json.loads(line)["prompt"] for line in lines)
-        self.prompts = [it for it in prompts if len(it) <= PROMPT_CHARACTERS_MAX]
+        texts = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [line for line in map(json.loads, texts) if "prompt" in line]
+        prompts = dict.fromkeys(line["prompt"] for line in lines)
+        chats = [it for it in prompts if len(it) <= CHAT_CHARACTERS_MAX]
+        edits = [line["prompt"] for line in lines if line["task"] == "edit"]
+        # In turns, as many of the one as of the other.
+        self.kinds = [edits, chats] if pair.edits else [chats]
+        self.pair = pair
         self.random = random.Random(seed)
         self.numbers = self.random.sample(range(1_000_000), 200_000)
 
     def choose(self, count: int) -> list[str]:
         """So many prompts, none twice while others are left."""
-        chosen: list[str] = []
-        while len(chosen) < count:
-            chosen += self.random.sample(self.prompts, len(self.prompts))
+        each = -(-count // len(self.kinds))
+        drawn = [self.random.sample(kind, len(kind)) for kind in self.kinds]
+        chosen = [kind[turn % len(kind)] for turn in range(each) for kind in drawn]
         return chosen[:count]
 
-    def make(self, prompts: list[str], output_len: int = OUTPUT_LEN) -> list[dict[str, Any]]:
+    def make(self, prompts: list[str], output_len: int | None = None) -> list[dict[str, Any]]:
         """Requests with these prompts."""
-        return [body(prompt, output_len, self.numbers.pop()) for prompt in prompts]
+        output_len = output_len or self.pair.output_len
+        return [body(prompt, self.pair, output_len, self.numbers.pop()) for prompt in prompts]
 
 
-def common(target: str, draft: str | None, threads: int) -> list[str]:
+def common(pair: Pair, threads: int, drafts: bool) -> list[str]:
     """What both servers are told in the same words."""
-    files = ["-m", str(server.MODELS / target)]
-    files += ["-md", str(server.MODELS / draft)] if draft else []
+    files = ["-m", str(server.MODELS / pair.target)]
+    files += ["-md", str(server.MODELS / pair.draft)] if pair.draft and drafts else []
     return [*files, "-np", str(SLOTS), "-t", str(threads)]
 
 
 def forerun(pair: str, threads: int) -> server.Server:
     """`forerun serve`: a context is a request's here."""
-    flags = [*common(*PAIRS[pair], threads), "-c", str(CONTEXT_LEN), "--alias", pair]
-    return server.Server("forerun", server.forerun(*flags), RAW / f"forerun-{pair}.log")
+    own = PAIRS[pair]
+    flags = [*common(own, threads, True), "-c", str(own.context_len), "--alias", pair]
+    return server.Server("forerun", server.forerun(*flags, *own.forerun_flags), RAW / f"forerun-{pair}.log")
 
 
 def llama(pair: str, threads: int, flags: tuple[str, ...], drafts: bool) -> server.Server:
     """llama-server: a context is that of all slots together here."""
-    target, draft = PAIRS[pair]
-    command = [server.LLAMA_SERVER, *common(target, draft if drafts else None, threads)]
-    command += ["-c", str(CONTEXT_LEN * SLOTS), "-fa", "on", "-ctv", "bf16", "--alias", pair]
-    command += ["-ctvd", "bf16", *LLAMA_DRAFTS] if drafts else []
+    own = PAIRS[pair]
+    command = [server.LLAMA_SERVER, *common(own, threads, drafts)]
+    command += ["-c", str(own.context_len * SLOTS), "-fa", "on", "--alias", pair]
+    command += own.llama_drafts if drafts else ()
     kind = "drafts" if drafts else "plain"
     return server.Server("llama-server", [*command, *flags], RAW / f"llama-{pair}-{kind}.log")
 
 
 def ways(pair: str, names: list[str], threads: int) -> list[Way]:
-    """The ways to be measured, with their servers begun."""
+    """The ways to be measured, with their servers begun one after the other: what passes cost is measured at the start."""
     made: dict[str, server.Server] = {}
 
     def once(name: str, start: Any) -> server.Server:
-        return made.setdefault(name, start()) if name not in made else made[name]
+        if name not in made:
+            made[name] = start()
+            made[name].wait()
+        return made[name]
 
     plain = {"speculative": {"enabled": False}}
     of = {
@@ -262,7 +302,12 @@ def ways(pair: str, names: list[str], threads: int) -> list[Way]:
         "llama-plain": lambda: ("plain", lambda: llama(pair, threads, LLAMA_BEST, False), {}),
     }
     chosen = [(name, *of[name]()) for name in names]
-    return [Way(name, once(key, start), extra) for name, key, start, extra in chosen]
+    try:
+        return [Way(name, once(key, start), extra) for name, key, start, extra in chosen]
+    except BaseException:
+        for begun in made.values():
+            begun.stop()
+        raise
 
 
 class Clock:
@@ -298,16 +343,17 @@ def measure(pair: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs all levels for one pair of models."""
     levels = QUICK if arguments.quick else LEVELS
     levels = [level for level in levels if level.users in arguments.users]
-    bodies = Bodies(arguments.seed)
+    own = PAIRS[pair]
+    bodies = Bodies(own, arguments.seed)
     all_ways = ways(pair, arguments.ways, arguments.threads)
     servers = list({id(way.server): way.server for way in all_ways}.values())
     requests = sum(level.requests * level.blocks for level in levels)
-    clock = Clock(requests * OUTPUT_LEN * len(all_ways))
-    say(f"{pair}: {requests} requests of {OUTPUT_LEN} tokens for each of {len(all_ways)} ways")
+    clock = Clock(requests * own.output_len * len(all_ways))
+    say(f"{pair}: {requests} requests of {own.output_len} tokens for each of {len(all_ways)} ways")
     blocks: list[dict[str, Any]] = []
     with server.serving(servers):
         for way in all_ways:
-            run_users(way, 4, bodies.make(bodies.choose(4), OUTPUT_LEN // 2))
+            run_users(way, 4, bodies.make(bodies.choose(4), own.output_len // 2))
         idle = idle_shares(servers)
         clock.started = time.monotonic()
         for level in levels:
@@ -326,12 +372,13 @@ def measure(pair: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "seconds": time.monotonic() - clock.started,
         "settings": {
             "slots": SLOTS,
-            "context": CONTEXT_LEN,
-            "output": OUTPUT_LEN,
+            "context": own.context_len,
+            "output": own.output_len,
+            "temperature": own.temperature,
             "threads": arguments.threads,
             "seed": arguments.seed,
-            "prompts": len(bodies.prompts),
-            "characters": PROMPT_CHARACTERS_MAX,
+            "prompts": {"edits": len(bodies.kinds[0]) if own.edits else 0, "chats": len(bodies.kinds[-1])},
+            "characters": CHAT_CHARACTERS_MAX,
         },
         "commands": {way.name: readable(way) for way in all_ways},
         "about": about_run(pair),
@@ -349,7 +396,8 @@ def readable(way: Way) -> str:
 
 def about_run(pair: str) -> dict[str, Any]:
     """What was run and where."""
-    files = [*(server.MODELS / name for name in PAIRS[pair])]
+    own = PAIRS[pair]
+    files = [server.MODELS / name for name in (own.target, own.draft) if name]
     programs = {"forerun": server.FORERUN, "llama-server": server.LLAMA_SERVER}
     return {
         "machine": server.machine(),
@@ -366,7 +414,7 @@ def tune(pair: str, arguments: argparse.Namespace) -> None:
         name: Way(name, llama(pair, arguments.threads, flags, True), {})
         for name, flags in TUNE.items()
     }
-    bodies = Bodies(arguments.seed)
+    bodies = Bodies(PAIRS[pair], arguments.seed)
     rates: dict[tuple[str, int], list[float]] = {}
     with server.serving([way.server for way in named.values()]):
         for way in named.values():

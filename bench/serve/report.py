@@ -29,8 +29,8 @@ LOOKS = {
     "llama-plain": {"color": "#e39a4f", "marker": "v", "linestyle": "--", "linewidth": 1.8},
 }
 PAIR_TITLES = {
-    "grown": "the grown target (0.9 B parameters in cost)",
-    "small": "the small target (135 M parameters)",
+    "edits": "Qwen2.5-Coder-1.5B, edits of code and chats in turns, no draft model",
+    "widened": "the widened target (1.4 GB), chats, with a draft model",
 }
 
 
@@ -337,6 +337,9 @@ def preface(readings: Readings) -> str:
     """What holds for all pairs."""
     raw = readings.raw
     settings, about = raw["settings"], raw["about"]
+    chats = f"{settings['prompts']['chats']} chats of at most {settings['characters']} characters"
+    edits = settings["prompts"]["edits"]
+    asked = f"{edits} edits of code and {chats} in turns" if edits else chats
     where = about["machine"]
     commands = "\n".join(f"* {WAYS[way]}: {command}" for way, command in raw["commands"].items())
     versions = "; ".join(
@@ -353,9 +356,9 @@ Closed-loop users: each sends a request, reads its stream to the end and sends t
 at once, and further users wait for a slot. A level is split into blocks; in each block all ways answer the same prompts,
 one way after the other, the first being another each time. All servers stay loaded; those not asked idle.
 
-A request is a chat with one of {settings["prompts"]} [prompts](../prompts/README.md) of at most {settings["characters"]} characters, {settings["output"]} tokens of
-answer, temperature 1 without any cut (`top_k` 0, `top_p` 1, `min_p` 0), end tokens forbidden so that the work is the same for
-all, no seed, streamed. In front of the prompt stands a number that was never used before: no server
+A request has one of the [prompts](../prompts/README.md), {asked}, with
+{settings["output"]} tokens of answer, temperature {settings["temperature"]:g} without any cut (`top_k` 0, `top_p` 1, `min_p` 0), end tokens forbidden so that the
+work is the same for all, no seed, streamed. In front of the prompt stands a number that was never used before: no server
 gains from having read the same prompt for another way. What the chat template puts in front may be cached.
 
 * **tokens a second**: by `usage` of all streams of a level, over the time from its first request to its last answer.
@@ -378,7 +381,7 @@ Plots: the bars of rates are the lowest and highest block.
 ## Limits
 
 * One machine with {where["threads"]} threads, on which the load generator runs too; ratios, not rates, are what may carry over.
-* The grown target says what SmolLM2 says and costs as much as a model seven times as large, so its drafter costs little and guesses well.
+* Of an edit, only the first {settings["output"]} tokens are written.
 * 99th percentiles of the first token rest on few requests: with less than a hundred they are the largest or nearly so.
 * Levels are short and begin with all users at once, as after a pause; first tokens at many users show that burst.
 * Ways take turns of up to two minutes each, and the machine's speed wanders by a tenth within that. Where next to nothing is
