@@ -43,8 +43,6 @@ pub enum RuleChoice {
 /// How the paths of a draft model are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathsChoice {
-    /// One with the likeliest token, the others with tokens drawn from the rest.
-    Led,
     /// Each for itself.
     Independent,
     /// With different first tokens, drawn without replacement.
@@ -169,7 +167,6 @@ impl RuleChoice {
     pub fn scheme(self, drafts: &Drafts) -> Result<Scheme, RuleMismatch> {
         let refuse = |reason, instead| Err(RuleMismatch { rule: self, reason, instead });
         let one_model = drafts.drafters == 1 && drafts.has_model;
-        let whole = !drafts.may_stop;
         match self {
             Self::Block | Self::Token if drafts.drafters > 1 || drafts.width > 1 => {
                 refuse("judges one path, and there would be several", "use pooled")
@@ -187,26 +184,17 @@ impl RuleChoice {
                 None | Some(PathsChoice::Independent) => Ok(Scheme::Paths),
                 Some(_) => refuse("wants paths drawn independently", "use traversal or rsd"),
             },
-            Self::Traversal | Self::Rsd => match drafts.paths {
+            Self::Traversal | Self::Rsd => Ok(match drafts.paths {
                 Some(PathsChoice::Independent) if drafts.may_stop => {
-                    refuse("wants whole paths here", "let no draft stop early")
+                    return refuse("wants whole paths here", "let no draft stop early");
                 }
-                Some(PathsChoice::Led) => {
-                    refuse("judges paths that were drawn, and one would not be", "use pooled")
-                }
-                Some(PathsChoice::Independent) => Ok(Scheme::Paths),
-                Some(PathsChoice::Beam) => Ok(Scheme::Beam),
-                None | Some(PathsChoice::Distinct) => Ok(Scheme::WithoutReplacement),
-            },
+                Some(PathsChoice::Independent) => Scheme::Paths,
+                Some(PathsChoice::Beam) => Scheme::Beam,
+                None | Some(PathsChoice::Distinct) => Scheme::WithoutReplacement,
+            }),
             _ => match drafts.paths {
-                Some(PathsChoice::Independent) if !(one_model && whole) => {
-                    refuse("judges independent paths of one draft model, all whole", "use led")
-                }
-                Some(PathsChoice::Independent) => Ok(Scheme::Paths),
-                // As it was published.
-                None if self == Self::Specinfer && one_model && whole => Ok(Scheme::Paths),
-                None | Some(PathsChoice::Led) => Ok(Scheme::Independent),
-                Some(_) => refuse("judges paths drawn with replacement", "use traversal or rsd"),
+                None | Some(PathsChoice::Independent) => Ok(Scheme::Independent),
+                Some(_) => refuse("wants paths drawn independently", "use traversal or rsd"),
             },
         }
     }

@@ -54,8 +54,7 @@ pub(crate) struct DraftFlags {
     /// alone; they are verified together [default: 1]
     #[arg(long, visible_alias = "draft-paths", value_name = "K")]
     spec_draft_paths: Option<u32>,
-    /// How the paths are drawn [default: led for pooled, independent for specinfer and gbv, distinct
-    /// for traversal and rsd]
+    /// How the paths are drawn [default: distinct for traversal and rsd, else independent]
     #[arg(long, value_name = "HOW", value_parser = paths(), requires = "spec_draft_paths")]
     spec_draft_draw: Option<PathsChoice>,
     /// End a draft when the draft model's likeliest token has a lower probability than this

@@ -22,11 +22,6 @@ pub(super) fn rule() -> impl TypedValueParser<Value = RuleChoice> {
 /// Reads how paths are drawn.
 pub(super) fn paths() -> impl TypedValueParser<Value = PathsChoice> {
     named([
-        (
-            "led",
-            "One path takes the likeliest token, the others draw from the rest",
-            PathsChoice::Led,
-        ),
         ("independent", "Each path is sampled independently", PathsChoice::Independent),
         ("distinct", "Different first tokens, drawn without replacement", PathsChoice::Distinct),
         ("beam", "Stochastic beam search", PathsChoice::Beam),

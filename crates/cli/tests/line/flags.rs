@@ -174,15 +174,7 @@ fn refusals_name_the_value_and_what_to_do() {
         ("--spec-type ngram --verify rsd", "--verify rsd judges the paths of one draft model"),
         (
             "-md d --draft-paths 2 --spec-draft-draw beam",
-            "--verify pooled judges paths drawn with replacement: use traversal or rsd",
-        ),
-        (
-            "-md d --draft-paths 2 --spec-draft-draw led --verify rsd",
-            "one would not be: use pooled",
-        ),
-        (
-            "-md d --draft-paths 2 --spec-draft-draw independent --draft-p-min 0.1",
-            "independent paths of one draft model, all whole: use led",
+            "--verify pooled wants paths drawn independently: use traversal or rsd",
         ),
         ("--spec-type draft-model", "drafts from a file: add --spec-draft-model FILE"),
         ("-md d --spec-type ngram", "--spec-draft-model would do nothing"),

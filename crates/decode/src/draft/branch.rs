@@ -1,7 +1,7 @@
 //! How the paths of a draft model branch: one depth of a tree, drawn by the draft's scheme.
 //!
 //! Whether a path goes on is decided from rows and tokens above, never from what is drawn below;
-//! duplicates among independent draws stay, as candidates of one node.
+//! duplicates among independent paths stay, as candidates of one node.
 
 use forerun_verify::{Chance, Dist, DraftError, Node, Scheme, Token};
 
@@ -42,8 +42,7 @@ pub(super) fn branch(
     tips: Vec<(Tip, Dist)>,
 ) -> Result<Vec<Tip>, DraftError> {
     match request.tree.scheme() {
-        Scheme::Paths => independent(request, tips),
-        Scheme::Independent => led(request, tips),
+        Scheme::Paths | Scheme::Independent => independent(request, tips),
         Scheme::WithoutReplacement => distinct(request, tips),
         Scheme::Beam => beam(request, tips),
     }
@@ -68,25 +67,6 @@ fn independent(
                 None => next.push(tip.child(node, token, probability)),
             }
         }
-    }
-    Ok(next)
-}
-
-/// Where several paths go on, one takes the likeliest token and the others draw from the rest, each
-/// for itself: none is lost on what another has.
-fn led(request: &mut DraftRequest<'_>, tips: Vec<(Tip, Dist)>) -> Result<Vec<Tip>, DraftError> {
-    let mut next = Vec::new();
-    for (tip, dist) in tips {
-        let (best, probability) = dist.likeliest();
-        let several = tip.paths > 1 && matches!(request.draw, Draw::Chance(_));
-        let Some(rest) = several.then(|| dist.without(best)).flatten() else {
-            next.extend(independent(request, vec![(tip, dist)])?);
-            continue;
-        };
-        let node = request.tree.fixed(tip.node, best)?;
-        next.push(tip.child(node, best, probability));
-        let others = Tip { paths: tip.paths - 1, ..tip };
-        next.extend(independent(request, vec![(others, rest)])?);
     }
     Ok(next)
 }
