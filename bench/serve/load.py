@@ -80,10 +80,10 @@ class Level:
 
 
 LEVELS = [
-    Level(1, 2, 3),
-    Level(2, 2, 3),
-    Level(4, 4, 3),
-    Level(8, 8, 3),
+    Level(1, 4, 4),
+    Level(2, 4, 4),
+    Level(4, 8, 3),
+    Level(8, 8, 4),
     Level(16, 16, 2),
 ]
 QUICK = [Level(1, 1, 2), Level(4, 4, 2)]
@@ -97,7 +97,7 @@ TUNE = {
     "and likely drafts only, 0.5": LLAMA_BEST,
     "and likely drafts only, 0.75": (*LLAMA_BEST, "--spec-draft-p-min", "0.75"),
     "and drafts of 2 at most": (*LLAMA_BEST, "--spec-draft-n-max", "2"),
-    "and one pool for all texts": (*LLAMA_BEST, "-kvu"),
+    "and one pool for all sequences": (*LLAMA_BEST, "-kvu"),
     "and drafts drawn outside the graph": (*LLAMA_BEST, "--no-spec-draft-backend-sampling"),
 }
 
@@ -199,8 +199,8 @@ def taken_apart(reading: dict[str, Any]) -> dict[str, Any]:
                 said["error"] = json.dumps(chunk["error"])
             timings = chunk.get("timings") or {}
             made = timings.get("predicted_n", seen)
-            texts = [choice.get("delta", {}).get("content") for choice in chunk.get("choices", [])]
-            if made > seen and any(texts):
+            parts = [choice.get("delta", {}).get("content") for choice in chunk.get("choices", [])]
+            if made > seen and any(parts):
                 chunks.append((round(at, 5), made - seen))
                 seen = made
             if usage := chunk.get("usage"):
@@ -236,8 +236,8 @@ class Bodies:
 
     def __init__(self, pair: Pair, seed: int) -> None:
         files = sorted(PROMPTS.glob("*.jsonl"))
-        texts = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-        lines = [line for line in map(json.loads, texts) if "prompt" in line]
+        rows = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [line for line in map(json.loads, rows) if "prompt" in line]
         prompts = dict.fromkeys(line["prompt"] for line in lines)
         chats = [it for it in prompts if len(it) <= CHAT_CHARACTERS_MAX]
         edits = [line["prompt"] for line in lines if line["task"] == "edit"]

@@ -352,7 +352,7 @@ Made by `bench/serve/load.py`. Machine: {where["processor"]}, {where["threads"]}
 
 ## What is measured
 
-Closed-loop users: each sends a request, reads its stream to the end and sends the next. {settings["slots"]} texts are made
+Closed-loop users: each sends a request, reads its stream to the end and sends the next. {settings["slots"]} sequences are made
 at once, and further users wait for a slot. A level is split into blocks; in each block all ways answer the same prompts,
 one way after the other, the first being another each time. All servers stay loaded; those not asked idle.
 

@@ -180,7 +180,7 @@ async def check_queue(world: clients.World) -> Check:
     what = "clients that left the queue have no place in it 5 s later"
     found = f"8 of them gone after {spent:.1f} s" if spent is not None else "they keep them"
     await waits_for_rest(world, 60)
-    return Check(what, spent is not None, f"{found}, with {running:.0f} texts running")
+    return Check(what, spent is not None, f"{found}, with {running:.0f} sequences running")
 
 
 async def check_stop(world: clients.World, under_test: server.Server) -> list[Check]:
@@ -319,7 +319,7 @@ and queue hold; {BAD_COUNT} disturb. Every dealing ends in an outcome that is co
 ## Dealings
 
 {total} in {minutes:g} minutes, with {world.tokens} tokens answered by `usage`; the server counts {numbers["vllm:generation_tokens_total"]:.0f} tokens made, those for
-clients that left included, {numbers["vllm:request_success_total"]:.0f} texts that ended well, {numbers["forerun:requests_failed_total"]:.0f} that did not (clients left, or too late), and {refused:.0f} requests refused.
+clients that left included, {numbers["vllm:request_success_total"]:.0f} sequences that ended well, {numbers["forerun:requests_failed_total"]:.0f} that did not (clients left, or too late), and {refused:.0f} requests refused.
 Seeds: a seed said something else than the first time {world.seeds_differed} times. Health, metrics and their like took at
 most {world.slowest_look_s:.2f} s.
 

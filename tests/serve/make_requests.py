@@ -20,8 +20,8 @@ STOPS = [".", ",", "\n", " the", " and", ". The", " of the", "ing ", "\n\n", ":"
 
 def prompts() -> list[str]:
     """Every prompt once, in a fixed order; what has a conversation before it is left out."""
-    texts = [line for path in sorted(PROMPTS.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    lines = map(json.loads, texts)
+    rows = [line for path in sorted(PROMPTS.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    lines = map(json.loads, rows)
     return list(dict.fromkeys(line["prompt"] for line in lines if "prompt" in line))
 
 
