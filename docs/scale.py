@@ -17,14 +17,18 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = REPOSITORY / "docs/scale.md"
 REPORT = REPOSITORY / "bench/fleet/grown.json"
+# Of a pair whose target is wide instead of deep.
+WIDENED = REPOSITORY / "bench/reports/widened-q8_0.json"
+# A machine on which passes over a few tokens take as long as over one.
+FLAT = ["--target-ms", "1=20,16=21,64=24", "--draft-ms", "1=2,16=2.1,64=2.4"]
 BINARY = os.environ.get("FORERUN_BIN", "forerun")
 # A conversation of the examples: four requests, a beginning all have in common.
 TALK = ["--turns", "4", "--think", "20", "--prompt-len", "200", "--output-len", "150", "--shared-len", "120"]
 
 
-def simulate(*flags: object) -> dict[str, dict[str, Any]]:
+def simulate(*flags: object, report: Path = REPORT) -> dict[str, dict[str, Any]]:
     """What a fleet does, by how it drafts."""
-    command = [BINARY, "simulate", str(REPORT), "--json", *map(str, flags)]
+    command = [BINARY, "simulate", str(report), "--json", *map(str, flags)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)}: {done.stderr}")
@@ -42,6 +46,18 @@ def users() -> Iterator[str]:
             f"| {count} | {off['tokens_per_second']:.1f} | {fixed['speedup']:.2f} | {best['speedup']:.2f} "
             f"| {off['request_s'][0]:.1f} | {best['request_s'][0]:.1f} |"
         )
+
+
+def flat() -> Iterator[str]:
+    """The same acceptance where it was measured, and projected to a flat machine."""
+    yield "| users | speedup as measured here, fixed | best | projected, fixed | best |"
+    yield "|--:|--:|--:|--:|--:|"
+    for count in (1, 4, 16):
+        flags = ["--users", count, "--parallel", 16, "--prompt-len", 64, "--seconds", 1200]
+        here = simulate(*flags, report=WIDENED)
+        there = simulate(*flags, *FLAT, report=WIDENED)
+        speedups = [f"{rows[kind]['speedup']:.2f}" for rows in (here, there) for kind in ("fixed", "best")]
+        yield f"| {count} | {' | '.join(speedups)} |"
 
 
 def fleet() -> Iterator[str]:
@@ -100,6 +116,7 @@ def late() -> Iterator[str]:
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "users": users,
+    "flat": flat,
     "fleet": fleet,
     "cache": cache,
     "router": router,

@@ -80,10 +80,10 @@ class Level:
 
 
 LEVELS = [
-    Level(1, 4, 4),
-    Level(2, 4, 4),
-    Level(4, 8, 3),
-    Level(8, 8, 4),
+    Level(1, 4, 3),
+    Level(2, 4, 3),
+    Level(4, 8, 2),
+    Level(8, 8, 3),
     Level(16, 16, 2),
 ]
 QUICK = [Level(1, 1, 2), Level(4, 4, 2)]

@@ -21,6 +21,14 @@ pub(crate) struct SimulateFlags {
     /// Conditional acceptance rates by position, instead of those in the report
     #[arg(long, value_name = "P,…", value_delimiter = ',')]
     accepted: Option<Vec<f64>>,
+    /// Project to another machine: milliseconds of the target's passes by number of tokens, such as
+    /// 1=20,16=20.5,64=24, instead of those in the report
+    #[arg(long, value_name = "TOKENS=MS,…", value_delimiter = ',', value_parser = point)]
+    target_ms: Option<Vec<(usize, f64)>>,
+    /// The same for the draft model's passes [default: in proportion to the target's]
+    #[arg(long, value_name = "TOKENS=MS,…", value_delimiter = ',', value_parser = point)]
+    #[arg(requires = "target_ms")]
+    draft_ms: Option<Vec<(usize, f64)>>,
     /// Temperature of the report to use
     #[arg(long, value_name = "T", default_value_t = 1.0)]
     temp: f32,
@@ -77,6 +85,14 @@ pub(crate) struct SimulateFlags {
     json: bool,
 }
 
+/// Reads what a pass over so many tokens takes.
+fn point(given: &str) -> Result<(usize, f64), String> {
+    let parts = given.split_once('=').and_then(|(tokens, ms)| {
+        Some((tokens.trim().parse().ok()?, ms.trim().parse().ok()?))
+    });
+    parts.ok_or_else(|| "expected TOKENS=MS, such as 16=20.5".to_owned())
+}
+
 /// Reads how requests are spread.
 fn policy() -> impl TypedValueParser<Value = Policy> {
     named(Policy::ALL.map(|policy| (policy.name(), policy.explained(), policy)))
@@ -97,6 +113,8 @@ impl SimulateFlags {
             report: self.report,
             setting: self.setting,
             accepted: self.accepted,
+            target_ms: self.target_ms,
+            draft_ms: self.draft_ms,
             temperature: self.temp,
             replicas: self.replicas,
             parallel: self.parallel,

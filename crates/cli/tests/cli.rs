@@ -419,6 +419,26 @@ fn tune_says_what_is_wrong() {
 }
 
 #[test]
+fn a_projection_says_that_nobody_measured_it() {
+    let report = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/fleet/grown.json");
+    let run = forerun(&["simulate", report, "--seconds", "20", "--target-ms", "1=20,64=24"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert!(run.out.starts_with("Projected, not measured: passes take what --target-ms says.\n"));
+    let json = forerun(&["simulate", report, "--seconds", "20", "--target-ms", "1=20", "--json"]);
+    assert!(json.out.contains("\"projected\": true"), "{}", json.out);
+    for (flags, said) in [
+        (&["--target-ms", "64=24"][..], "one token among them"),
+        (&["--target-ms", "1=-3"], "milliseconds above 0"),
+        (&["--target-ms", "fast"], "expected TOKENS=MS"),
+        (&["--draft-ms", "1=2"], "--target-ms"),
+    ] {
+        let run = forerun(&[&["simulate", report][..], flags].concat());
+        assert_ne!(run.code, Some(0), "{flags:?}");
+        assert!(run.err.contains(said), "{flags:?}: {}", run.err);
+    }
+}
+
+#[test]
 fn a_simulation_in_which_nothing_finished_says_so() {
     let report = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/fleet/grown.json");
     let run = forerun(&["simulate", report, "--seconds", "20", "--users", "16"]);

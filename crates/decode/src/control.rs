@@ -165,6 +165,8 @@ pub struct Choice {
     pub arm: Option<usize>,
     /// Whether it is a trial of what is not in use.
     pub trial: bool,
+    /// Whether its drafters choose how much they draft, by [`Plan::price`].
+    pub priced: bool,
     /// Tokens it is expected to commit.
     pub tokens: f64,
     /// Seconds it is expected to take, with what drafters must prefill first.
@@ -287,6 +289,7 @@ impl Controller {
             plan,
             arm: forecast.arm,
             trial: trial.is_some(),
+            priced: forecast.priced,
             tokens: forecast.tokens,
             seconds: forecast.seconds + prefill,
             plain_seconds: plain.seconds,
@@ -386,9 +389,8 @@ impl Controller {
 
     /// What drafted tokens cost while a round brings what is forecast.
     fn price(&self, current: Forecast, load: Load) -> Price {
-        let plain = load.seconds(&self.costs.target, 0.0);
         let tokens = |nodes: usize| {
-            current.rate() * (load.seconds(&self.costs.target, nodes as f64) - plain)
+            current.rate() * load.uneven_drafts(&self.costs.target, nodes as f64)
         };
         Price::new((1..=self.draft_len_max.max(1)).map(tokens))
     }

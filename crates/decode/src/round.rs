@@ -47,8 +47,13 @@ impl Decoder {
         self.score(turns, &shares)?;
         let scored = self.clock.now();
         let verdicts = self.verify(turns, &shares)?;
-        let tokens = shares.iter().map(Share::token_count).sum();
+        let mut counts = shares.iter().map(Share::token_count);
+        let tokens = counts.clone().sum();
         let target = Pass { tokens, sequences: turns.len(), time: scored - drafted };
+        // With cells of their own, sequences share a pass only as far as they have as many tokens.
+        let first = counts.next();
+        let even = counts.all(|count| Some(count) == first);
+        let target = (even || self.target.paths_max() > 1).then_some(target);
         let parts = turns.iter_mut().zip(shares).zip(verdicts);
         let commits = parts.map(|((turn, share), verdict)| commit(turn.sequence, share, verdict));
         let commits = commits.collect();
@@ -59,7 +64,7 @@ impl Decoder {
             target: scored - drafted,
             verify: self.clock.now() - scored,
         };
-        Ok(Round { commits, times, passes: Passes { target: Some(target), drafters } })
+        Ok(Round { commits, times, passes: Passes { target, drafters } })
     }
 
     /// Has every drafter propose for the sequences whose plans name it.

@@ -38,6 +38,11 @@ pub struct SimulateConfig {
     /// How often a drafted token is accepted where all before it were, position by position, instead
     /// of as in the report.
     pub accepted: Option<Vec<f64>>,
+    /// What passes of the target take on another machine, as milliseconds by tokens, instead of as in
+    /// the report: what comes out is projected.
+    pub target_ms: Option<Vec<(usize, f64)>>,
+    /// The same for a pass of the draft model; in proportion to the target's where it is not given.
+    pub draft_ms: Option<Vec<(usize, f64)>>,
     /// Temperature of the report that is used.
     pub temperature: f32,
     /// Sizes of fleets.
@@ -116,9 +121,14 @@ pub fn run(config: &SimulateConfig, observer: &dyn Observer) -> Result<bool> {
     if let Some(accepted) = &config.accepted {
         pair.accepted.clone_from(accepted);
     }
+    if let Some(points) = &config.target_ms {
+        project(&mut pair, points, config.draft_ms.as_deref());
+    }
     let rows = config.rows(&config.load.workload()?, &pair);
     let text = if config.json {
-        serde_json::to_string_pretty(&serde_json::json!({ "setting": name, "fleets": rows }))?
+        let projected = config.target_ms.is_some();
+        let about = serde_json::json!({ "setting": name, "projected": projected, "fleets": rows });
+        serde_json::to_string_pretty(&about)?
     } else {
         format!("{}\n\n{}", config.heading(&name), table::table(&rows))
     };
@@ -171,6 +181,16 @@ impl SimulateConfig {
         if !self.accepted.iter().flatten().all(|share| (0.0..=1.0).contains(share)) {
             return Err(Error::refused("--accepted has shares from 0 to 1"));
         }
+        for (flag, points) in [("--target-ms", &self.target_ms), ("--draft-ms", &self.draft_ms)] {
+            let Some(points) = points else { continue };
+            let sound = |(tokens, ms): &(usize, f64)| *tokens > 0 && ms.is_finite() && *ms > 0.0;
+            if !points.iter().all(sound) || !points.iter().any(|(tokens, _)| *tokens == 1) {
+                return Err(Error::refused(format!(
+                    "{flag} has milliseconds above 0 by tokens, one token among them, \
+                     such as 1=20,16=20.5,64=24"
+                )));
+            }
+        }
         if ![load.think_s, self.router_us, self.load_interval_s].iter().all(|time| *time >= 0.0) {
             return Err(Error::refused(
                 "--think, --router-us and --load-interval must be 0 or more",
@@ -201,8 +221,12 @@ impl SimulateConfig {
             }
         };
         let policy = self.policy.name();
+        let projected = match &self.target_ms {
+            Some(_) => "Projected, not measured: passes take what --target-ms says.\n",
+            None => "",
+        };
         format!(
-            "Simulated: {} s after {} s of warm-up; {load}\n  {talk}\n  {lengths}\n  {} a replica, \
+            "{projected}Simulated: {} s after {} s of warm-up; {load}\n  {talk}\n  {lengths}\n  {} a replica, \
              {policy} routing\nDrafts: off;\n  fixed, as {setting:?} at temperature {};\n  best, the \
              length that makes the most tokens a second",
             self.seconds,
@@ -294,6 +318,21 @@ fn pair(report: &Report, name: Option<&str>, temperature: f32) -> Result<(String
     Ok((cell.setting.clone(), pair))
 }
 
+/// Gives the pair the passes of another machine. What drafts bring stays, and so does what a round
+/// takes beside its passes.
+fn project(pair: &mut Pair, target_ms: &[(usize, f64)], draft_ms: Option<&[(usize, f64)]>) {
+    let curve = |points: &[(usize, f64)]| {
+        CostCurve::new(points.iter().map(|(tokens, ms)| (*tokens, ms / 1e3)))
+    };
+    let target = curve(target_ms);
+    let faster = target.seconds(1, 1) / pair.target.seconds(1, 1);
+    pair.drafter = match (pair.drafter.take(), draft_ms) {
+        (Some(_), Some(points)) => Some(curve(points)),
+        (drafter, _) => drafter.map(|drafter| scaled(&drafter, faster)),
+    };
+    pair.target = target;
+}
+
 fn curve(report: &Report, model: &str) -> Option<CostCurve> {
     let curve = report.costs.iter().find(|curve| curve.model == model)?;
     (!curve.points.is_empty()).then(|| CostCurve::new(curve.points.iter().copied()))
@@ -379,6 +418,21 @@ mod tests {
         assert_eq!(pair.target.seconds(1, 1), 0.2, "as outputs had it, not as it was with no text");
         assert_eq!(pair.drafter.unwrap().seconds(1, 1), 0.02);
         assert!((pair.beside_s - 0.012).abs() < 1e-12, "of a round, not of a token");
+    }
+
+    #[test]
+    fn another_machine_has_its_own_passes_and_the_same_acceptance() {
+        let (_, measured) = pair(&report(), None, 1.0).unwrap();
+        let flat = [(1, 20.0), (64, 22.0)];
+        let mut projected = measured.clone();
+        project(&mut projected, &flat, None);
+        assert_eq!(projected.accepted, measured.accepted);
+        assert_eq!(projected.beside_s, measured.beside_s);
+        assert_eq!(projected.target.seconds(64, 1), 0.022);
+        let drafter = projected.drafter.as_ref().unwrap().seconds(1, 1);
+        assert!((drafter - 0.002).abs() < 1e-12, "a tenth of the target's pass, as measured");
+        project(&mut projected, &flat, Some(&[(1, 3.0)]));
+        assert_eq!(projected.drafter.unwrap().seconds(1, 1), 0.003);
     }
 
     #[test]

@@ -15,7 +15,7 @@ const SECOND_PATH: f64 = 0.8;
 /// ```
 /// use forerun_decode::{CostCurve, Load};
 /// let curve = CostCurve::new([(1, 1.0), (2, 1.5), (4, 2.5), (8, 4.5)]);
-/// let load = Load { sequences: 1, tokens: 2 };
+/// let load = Load { sequences: 1, tokens: 2, apart: false };
 /// assert_eq!(load.seconds(&curve, 2.0), 4.5, "twice a token with two drafted, and two beside");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -24,6 +24,9 @@ pub struct Load {
     pub sequences: usize,
     /// Prompt tokens that are prefilled.
     pub tokens: usize,
+    /// Whether sequences have cells of their own: they share a pass only as far as their drafts are
+    /// of one length, and what is longer takes a pass of its own.
+    pub apart: bool,
 }
 
 impl Load {
@@ -32,6 +35,15 @@ impl Load {
         let sequences = (1 + self.sequences) as f64;
         let pass = curve.between(sequences * (1.0 + nodes) + self.tokens as f64);
         pass + curve.seconds(1, 1 + self.sequences) - curve.seconds(1, 1)
+    }
+
+    /// What drafts of about this many nodes add to a round if every sequence has one and they differ
+    /// in length, as drafts do that end where they no longer pay.
+    pub(super) fn uneven_drafts(self, curve: &CostCurve, nodes: f64) -> f64 {
+        match self.apart && self.sequences > 0 && nodes > 0.0 {
+            true => (1 + self.sequences) as f64 * curve.between(nodes.max(1.0)),
+            false => self.seconds(curve, nodes) - self.seconds(curve, 0.0),
+        }
     }
 
     /// What a draft model's pass takes with so many tokens for each sequence.
@@ -110,14 +122,13 @@ impl Controller {
         let Usual { accepted, drafted } = own.usual(shared, estimate);
         let drafting = own.drafting(shared);
         let target = self.target(estimate);
-        let scored = outlook.load.seconds(&target, drafted / drafting);
-        let plain = outlook.load.seconds(&target, 0.0);
+        let scored = outlook.load.uneven_drafts(&target, drafted / drafting);
         Forecast {
             arm: Some(arm),
             len: self.draft_len_max.min(outlook.draft_len_max),
             priced: true,
             tokens: 1.0 + accepted,
-            seconds: drafting * scored + (1.0 - drafting) * plain,
+            seconds: outlook.load.seconds(&target, 0.0) + drafting * scored,
         }
     }
 

@@ -371,8 +371,23 @@ fn a_full_batch_drafts_less() {
         controller.choose(&mut history, &Outlook { load, ..alone(100, 1) }).plan.draft_len
     };
     let one = len(Load::default());
-    let full = len(Load { sequences: 31, tokens: 0 });
+    let full = len(Load { sequences: 31, ..Load::default() });
     assert!(full < one, "{full} against {one}");
+}
+
+#[test]
+fn a_draft_with_a_pass_of_its_own_pays_for_all_it_holds_up() {
+    let world = World::new(|_, _| 0.9);
+    let controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
+    let price = |sequences, apart| {
+        let load = Load { sequences, tokens: 0, apart };
+        controller.price(controller.plain(load), load).of(8)
+    };
+    assert_eq!(price(0, true), price(0, false), "alone there is nobody to share a pass with");
+    let own_pass = controller.costs.target.between(8.0);
+    let round = Load { sequences: 3, ..Load::default() }.seconds(&controller.costs.target, 0.0);
+    assert!((price(3, true) - 4.0 * own_pass / round).abs() < 1e-9, "{}", price(3, true));
+    assert!(price(3, true) > price(3, false), "a shared pass is cheaper");
 }
 
 #[test]
@@ -412,7 +427,7 @@ fn in_a_full_batch_a_drafter_is_not_taken_up_for_a_few_tokens() {
     (0..20).for_each(|_| controller.learn(&mut history, &choice, &good, 80.0));
     let mut chosen = |sequences| {
         let mut history = controller.history(|_| true);
-        let load = Load { sequences, tokens: 0 };
+        let load = Load { sequences, ..Load::default() };
         let choice = controller.choose(&mut history, &Outlook { load, ..alone(16, 100) });
         choice.arm.filter(|_| !choice.trial)
     };

@@ -3,9 +3,10 @@
 //! As in SuffixDecoding (arXiv 2411.04975) and SAM decoding (arXiv 2411.10666): the longest suffix
 //! of the sequence that occurred before is found, and what most often followed it is drafted for as
 //! long as that is worth its price. How likely a token is follows from its counts and from how often
-//! what followed a suffix of that length came again, which is learned as it goes. Ended sequences are shared between all that follow, so the
-//! speed of an output may tell what others were told: for users who must not learn of each other
-//! there is [`super::TenantSuffixDrafter`].
+//! what followed a suffix of that length came again, which is learned as it goes.
+//!
+//! Ended sequences are shared between all that follow, so the speed of an output may tell what others
+//! were told: for users who must not learn of each other there is [`super::TenantSuffixDrafter`].
 
 use std::collections::HashMap;
 

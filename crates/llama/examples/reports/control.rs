@@ -1,11 +1,14 @@
-//! The controller against plain decoding and a grid of fixed settings.
+//! The controller against plain decoding and a grid of fixed settings, and what it owes to each of the
+//! things it knows.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use forerun_decode::{
-    Arm, Controller, Decoder, DraftPolicy, Drafter, DrafterId, ModelDrafter, NgramDrafter,
-    Sampling, Sequence, Slot, Stats, Token,
+    Arm, Branch, Controller, CostCurve, Costs, Decoder, DraftPolicy, Drafter, DrafterId,
+    EditDrafter, Engine, Keep, ModelDrafter, Output, Rows, Sampling, Sequence, Slot, Stats, Step,
+    SuffixDrafter, Token, VocabMap,
 };
 use forerun_lab::prompts::Prompt;
 use forerun_llama::{EngineOptions, LlamaEngine, Model};
@@ -13,157 +16,219 @@ use forerun_verify::PooledRule;
 
 use crate::lab::{self, Runs};
 
-const LEN: usize = 128;
-const PROMPTS: usize = 4;
+const LEN: usize = 64;
+const PROMPTS: usize = 5;
 const PATHS: u32 = 2;
-const LEN_MAX: usize = 8;
+/// Longest drafts of a draft model, and of what looks tokens up.
+const MODEL_LEN_MAX: usize = 8;
+const LOOKED_UP_LEN_MAX: usize = 31;
+/// Tokens of the prompt over which costs are measured in one of the ways.
+const CACHED: usize = 512;
+const MEASURE: Duration = Duration::from_millis(1500);
 
-/// Texts of one kind, and what may draft for them.
-struct Workload {
-    name: &'static str,
-    drafter: &'static str,
-    ngram: bool,
-    temperature: f32,
-    prompts: Vec<Vec<Token>>,
+const QWEN: &str = "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf";
+const WIDENED: &str = "SmolLM2-widened-x16.Q8_0.gguf";
+const ALIGNED: &str = "SmolLM2-135M-Instruct.Q4_0.gguf";
+const USELESS: &str = "SmolLM2-pruned-8+0.gguf";
+
+/// What drafts.
+#[derive(Clone, Copy)]
+enum Source {
+    Model(&'static str),
+    Edit,
+    Suffix,
 }
 
-/// The drafters, as the decoder has them.
-const MODEL: DrafterId = DrafterId(0);
-const NGRAM: DrafterId = DrafterId(1);
+/// Outputs of one kind, and what may draft for them.
+struct Workload {
+    name: &'static str,
+    target: &'static str,
+    source: Source,
+    temperature: f32,
+    prompts: fn(&Model) -> Vec<Prompt>,
+}
 
-/// A fixed setting: drafters, paths and length; none for plain decoding.
-type Fixed = Option<(Vec<DrafterId>, usize, usize)>;
+/// The one drafter, as the decoder has it.
+const DRAFTER: DrafterId = DrafterId(0);
 
-fn workloads(target: &Model) -> Vec<Workload> {
-    let tokens = |prompt: Prompt| lab::tokens(target, &prompt);
-    let of = |file: &str, step: usize| {
-        let prompts = lab::prompts(target, file, step).into_iter();
-        let prompts = prompts.map(tokens).filter(|it| it.len() < 140);
-        prompts.take(PROMPTS).collect::<Vec<_>>()
+fn workloads() -> Vec<Workload> {
+    let chat: fn(&Model) -> Vec<Prompt> = |target| lab::prompts(target, "spec_bench.jsonl", 6);
+    let code: fn(&Model) -> Vec<Prompt> = |target| lab::prompts(target, "human_eval.jsonl", 1);
+    let edits: fn(&Model) -> Vec<Prompt> = |target| lab::prompts(target, "edit.jsonl", 9);
+    let stories: fn(&Model) -> Vec<Prompt> = |target| {
+        let asked = [
+            "Write a story about a clock that runs backwards.",
+            "Write a poem about the smell of rain.",
+            "Invent a strange animal and describe its habits.",
+            "Describe a city that floats above the sea.",
+            "Tell a fable about a fox who lends things.",
+        ];
+        lab::chat(target, &asked)
     };
-    let asked = |texts: [&str; PROMPTS]| -> Vec<Vec<Token>> {
-        let asked = lab::chat(target, &texts);
-        asked.into_iter().map(tokens).collect()
-    };
-    let repeat = asked([
-        "Repeat this list five times, exactly: red, green, blue, yellow, black, white, brown, grey.",
-        "Copy this text four times: The quick brown fox jumps over the lazy dog near the old mill.",
-        "Write the numbers from one to ten as words, again and again, separated by commas.",
-        "Say 'I will not be late for school again.' twenty times, each on its own line.",
-    ]);
-    let creative = asked([
-        "Write a story about a clock that runs backwards.",
-        "Write a poem about the smell of rain.",
-        "Invent a strange animal and describe its habits.",
-        "Describe a city that floats above the sea.",
-    ]);
-    let aligned = "SmolLM2-135M-Instruct.Q4_0.gguf";
-    let workload = |name, drafter, temperature, prompts| Workload {
+    let workload = |name, target, source, temperature, prompts| Workload {
         name,
-        drafter,
-        ngram: false,
+        target,
+        source,
         temperature,
         prompts,
     };
     vec![
-        workload("aligned pair", aligned, 1.0, of("spec_bench.jsonl", 6)),
-        workload("weak pair", "SmolLM2-pruned-12+12.gguf", 1.0, of("spec_bench.jsonl", 6)),
-        workload("useless drafter", "SmolLM2-pruned-8+0.gguf", 1.0, of("spec_bench.jsonl", 6)),
-        Workload { ngram: true, ..workload("repetitive text", aligned, 0.7, repeat) },
-        workload("code", aligned, 0.2, of("human_eval.jsonl", 1)),
-        workload("creative writing", aligned, 1.2, creative),
+        workload("chat, aligned drafter", WIDENED, Source::Model(ALIGNED), 1.0, chat),
+        workload("code, aligned drafter", WIDENED, Source::Model(ALIGNED), 0.2, code),
+        workload("chat, useless drafter", WIDENED, Source::Model(USELESS), 1.0, chat),
+        workload("chat, drafter of another family", QWEN, Source::Model(ALIGNED), 1.0, chat),
+        workload("edits", QWEN, Source::Edit, 0.0, edits),
+        workload("stories", QWEN, Source::Suffix, 1.0, stories),
     ]
 }
 
 pub(crate) fn report() {
-    let target = lab::model(lab::GROWN);
     let mut text = head();
     let mut summary = String::new();
-    for workload in workloads(&target) {
-        let results = measure(&target, &workload);
+    for workload in workloads() {
+        let results = measure(&workload);
         table(&mut text, &mut summary, &workload, &results);
         lab::write("control.md", &format!("{text}\n{SUMMARY}{summary}"));
     }
 }
 
 const SUMMARY: &str = "## All workloads\n\n\
-    | workload | controller over plain | over the best fixed setting | best fixed | forecast | rounds drafted |\n\
-    |---|--:|--:|---|--:|--:|\n";
+    | workload | controller over plain | over the best fixed setting | best fixed | over one that knows nothing of \
+    earlier prompts | over one with costs of a long prompt | forecast | rounds drafted |\n\
+    |---|--:|--:|---|--:|--:|--:|--:|\n";
 
 fn head() -> String {
     format!(
         "# The controller against plain decoding and fixed settings\n\n\
-         Made by `just control`. Target: SmolLM2-135M-Instruct (Q8_0) **grown** eightfold; drafters the same requantised\n\
-         (Q4_0) or **pruned**. {PROMPTS} prompts of each kind, {LEN} tokens each, all ways taking turns on each prompt. Pooled\n\
-         verification, which for one path is block verification. Rates count from the first token on, with all that\n\
-         drafters read. The controller begins each workload knowing the costs of passes, measured in 1.5 s, and nothing\n\
-         else. *over*: ratio of rates with its 95 % interval over prompts.\n\nMachine: {}.\n",
+         Made by `just control`. Targets: SmolLM2-135M-Instruct (Q8_0) **widened** sixteenfold, drafted for by itself\n\
+         requantised (Q4_0) and by a **pruned** one; Qwen2.5-Coder-1.5B-Instruct (Q4_K_M), drafted for by SmolLM2 through\n\
+         the vocabulary map, by edits and by suffixes. {PROMPTS} prompts of each kind, {LEN} tokens each, all ways taking turns\n\
+         on each prompt. Pooled verification, which for one path is block verification. Rates count from the first token\n\
+         on, with all that drafters read. The controller begins each workload knowing the costs of passes, measured in\n\
+         1.5 s over an empty cache, and nothing else. Beside it run one that begins so with every prompt, and one whose\n\
+         costs are measured after {CACHED} cached tokens. *over*: ratio of rates with its 95 % interval over prompts.\n\nMachine: {}.\n",
         lab::machine()
     )
+}
+
+/// How rounds are planned.
+enum Kind {
+    Plain,
+    /// Always the same: paths and length.
+    Fixed(usize, usize),
+    Controlled(Box<Controller>),
+    /// By a controller of its own for each prompt.
+    Fresh(Box<Controller>),
 }
 
 /// What one way gave.
 struct Way {
     name: String,
-    fixed: Option<Fixed>,
+    kind: Kind,
     runs: Runs,
     stats: Stats,
 }
 
-fn ways(ngram: bool) -> Vec<Way> {
-    let way =
-        |name: String, fixed| Way { name, fixed, runs: Runs::default(), stats: Stats::default() };
-    let mut ways = vec![way("plain".to_owned(), Some(None)), way("controller".to_owned(), None)];
-    let mut fixed = |who: &str, drafters: &[DrafterId], paths: usize, len: usize| {
-        let name = match paths {
-            1 => format!("{who}, drafts of {len}"),
-            _ => format!("{who}, {paths} paths of {len}"),
-        };
-        ways.push(way(name, Some(Some((drafters.to_vec(), paths, len)))));
+/// Where the ways that are compared stand.
+const PLAIN: usize = 0;
+const CONTROLLER: usize = 1;
+const FRESH: usize = 2;
+const LONG_PROMPT: usize = 3;
+
+fn ways(source: Source, costs: &Costs, after_prompt: CostCurve) -> Vec<Way> {
+    let (widths, len_max, grid) = match source {
+        Source::Model(_) => (1..=2, MODEL_LEN_MAX, vec![(1, 2), (1, 4), (1, 7), (2, 3)]),
+        Source::Edit | Source::Suffix => {
+            (1..=1, LOOKED_UP_LEN_MAX, vec![(1, 4), (1, 8), (1, LOOKED_UP_LEN_MAX)])
+        }
     };
-    if ngram {
-        [4, 8].iter().for_each(|len| fixed("n-gram", &[NGRAM], 1, *len));
-        fixed("draft model", &[MODEL], 1, 3);
-        fixed("both", &[MODEL, NGRAM], 1, 3);
-    } else {
-        [1, 2, 3].iter().for_each(|len| fixed("draft model", &[MODEL], 1, *len));
-        fixed("draft model", &[MODEL], 2, 2);
-    }
-    ways
+    let controller = |costs: Costs| {
+        let arm = |width| Arm { drafters: vec![DRAFTER], width };
+        Box::new(Controller::new(costs, widths.clone().map(arm).collect(), len_max))
+    };
+    let after_prompt = Costs { target: after_prompt, ..costs.clone() };
+    let mut kinds = vec![
+        ("plain".to_owned(), Kind::Plain),
+        ("controller".to_owned(), Kind::Controlled(controller(costs.clone()))),
+        ("nothing known of earlier prompts".to_owned(), Kind::Fresh(controller(costs.clone()))),
+        ("costs of a long prompt".to_owned(), Kind::Controlled(controller(after_prompt))),
+    ];
+    kinds.extend(grid.into_iter().map(|(paths, len)| match paths {
+        1 => (format!("drafts of {len}"), Kind::Fixed(paths, len)),
+        _ => (format!("{paths} paths of {len}"), Kind::Fixed(paths, len)),
+    }));
+    let way = |(name, kind)| Way { name, kind, runs: Runs::default(), stats: Stats::default() };
+    kinds.into_iter().map(way).collect()
 }
 
-fn measure(target: &Model, workload: &Workload) -> Vec<Way> {
-    let draft = lab::model(workload.drafter);
-    let paths = std::num::NonZeroU32::new(PATHS).expect("above zero");
-    let engine = |model: &Model| {
-        let options = EngineOptions { paths, ..lab::options() };
-        Box::new(LlamaEngine::new(model, &options).expect("the engine starts"))
+/// The costs of passes over a prompt of [`CACHED`] tokens.
+fn costs_after_prompt(engine: &mut dyn Engine) -> CostCurve {
+    let prompt: Vec<Token> = (1..=u32::try_from(CACHED).expect("few")).map(Token).collect();
+    let mut output = Output::default();
+    let slot = Slot(0);
+    let read =
+        Step { slot, keep: Keep::Trunk(0), trunk: &prompt, tree: &[], rows: Rows::None };
+    engine.extend(&[read], &mut output).expect("it reads");
+    let mut seconds = |tokens: usize| {
+        let tree: Vec<Branch> =
+            (1..tokens).map(|parent| Branch { parent: parent - 1, token: Token(9) }).collect();
+        let timed = |_| {
+            let (keep, trunk) = (Keep::Trunk(CACHED), &[Token(7)]);
+            let started = Instant::now();
+            engine
+                .extend(&[Step { slot, keep, trunk, tree: &tree, rows: Rows::All }], &mut output)
+                .expect("it runs");
+            started.elapsed().as_secs_f64()
+        };
+        (0..3).map(timed).fold(f64::INFINITY, f64::min)
     };
-    let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(ModelDrafter::new(engine(&draft)))];
-    let mut arms = [1, 2].map(|width| Arm { drafters: vec![MODEL], width }).to_vec();
-    if workload.ngram {
-        drafters.push(Box::new(NgramDrafter::default()));
-        arms.push(Arm { drafters: vec![NGRAM], width: 1 });
-        arms.push(Arm { drafters: vec![MODEL, NGRAM], width: 1 });
+    let points: Vec<(usize, f64)> =
+        [1, 2, 4, 8, 16, 17, 32].into_iter().map(|tokens| (tokens, seconds(tokens))).collect();
+    let forget = Step { slot, keep: Keep::Trunk(0), trunk: &[], tree: &[], rows: Rows::None };
+    engine.extend(&[forget], &mut output).expect("it forgets");
+    CostCurve::new(points)
+}
+
+fn drafter(source: Source, target: &Model) -> Box<dyn Drafter> {
+    match source {
+        Source::Edit => Box::new(EditDrafter::default()),
+        Source::Suffix => Box::new(SuffixDrafter::default()),
+        Source::Model(name) => {
+            let draft = lab::model(name);
+            let (of, by) = (target.vocab(), draft.vocab());
+            let map = VocabMap::between(of, by).expect("they can be mapped");
+            let drafter = ModelDrafter::new(engine(&draft));
+            Box::new(drafter.translated(map, Arc::new(of.clone()), Arc::new(by.clone())))
+        }
     }
-    let mut decoder = Decoder::new(engine(target), drafters).expect("it can be cut");
-    let costs = decoder.measure(std::time::Duration::from_millis(1500)).expect("it is measured");
-    let mut controller = Controller::new(costs, arms, LEN_MAX);
-    let mut ways = ways(workload.ngram);
-    let sampling = lab::endless(target, workload.temperature);
-    for (index, prompt) in workload.prompts.iter().enumerate() {
+}
+
+fn engine(model: &Model) -> Box<dyn Engine> {
+    let paths = std::num::NonZeroU32::new(PATHS).expect("above zero");
+    let options = EngineOptions { paths, ..lab::options() };
+    Box::new(LlamaEngine::new(model, &options).expect("the engine starts"))
+}
+
+fn measure(workload: &Workload) -> Vec<Way> {
+    let target = lab::model(workload.target);
+    let source = workload.source;
+    let mut scoring = engine(&target);
+    let after_prompt = costs_after_prompt(&mut *scoring);
+    let mut decoder = Decoder::new(scoring, vec![drafter(source, &target)]).expect("it can be cut");
+    let costs = decoder.measure(MEASURE).expect("it is measured");
+    let mut ways = ways(source, &costs, after_prompt);
+    let sampling = lab::endless(&target, workload.temperature);
+    let prompts = (workload.prompts)(&target).into_iter();
+    let prompts = prompts.map(|prompt| lab::tokens(&target, &prompt));
+    let prompts = prompts.filter(|prompt| prompt.len() < 700).take(PROMPTS);
+    for (index, prompt) in prompts.enumerate() {
         let count = ways.len();
         for turn in 0..count {
             let way = &mut ways[(index + turn) % count];
-            let policy = match &way.fixed {
-                None => controller.policy(Arc::new(PooledRule)),
-                Some(fixed) => policy(fixed),
-            };
-            let controller = way.fixed.is_none().then_some(&mut controller);
-            // Each way is to have its drafter read the prompt itself.
-            lab::forget(&mut decoder.drafters_mut()[MODEL], target.vocab_len());
-            let job = Texts { target, prompt, sampling: &sampling, seed: index as u64 };
-            let stats = job.decode(&mut decoder, policy, controller);
+            forget(&mut decoder, source, target.vocab_len());
+            let job =
+                Texts { target: &target, prompt: &prompt, sampling: &sampling, seed: index as u64 };
+            let stats = job.decode(&mut decoder, &mut way.kind);
             way.runs.0.push((stats.committed as f64, stats.time.as_secs_f64()));
             way.stats.merge(&stats);
         }
@@ -173,13 +238,15 @@ fn measure(target: &Model, workload: &Workload) -> Vec<Way> {
     ways
 }
 
-fn policy(fixed: &Fixed) -> DraftPolicy {
-    let rule = Arc::new(PooledRule);
-    match fixed {
-        Some((drafters, paths, len)) => {
-            DraftPolicy::drafted(drafters.clone(), *len, rule).wide(*paths)
+/// Each way is to have its drafter read the prompt itself, and none may draft what another wrote.
+fn forget(decoder: &mut Decoder, source: Source, vocab_len: usize) {
+    match source {
+        Source::Model(_) => lab::forget(&mut decoder.drafters_mut()[DRAFTER], vocab_len),
+        Source::Edit => decoder.drafters_mut()[DRAFTER].forget(Slot(0)),
+        Source::Suffix => {
+            let (_, drafter) = decoder.drafters_mut().iter_mut().next().expect("there is one");
+            *drafter = Box::new(SuffixDrafter::default());
         }
-        None => DraftPolicy::drafted(Vec::new(), 0, rule),
     }
 }
 
@@ -192,12 +259,20 @@ struct Texts<'a> {
 }
 
 impl Texts<'_> {
-    fn decode(
-        &self,
-        decoder: &mut Decoder,
-        policy: DraftPolicy,
-        controller: Option<&mut Controller>,
-    ) -> Stats {
+    fn decode(&self, decoder: &mut Decoder, kind: &mut Kind) -> Stats {
+        let rule = Arc::new(PooledRule);
+        let mut fresh;
+        let (policy, controller) = match kind {
+            Kind::Plain => (DraftPolicy::drafted(Vec::new(), 0, rule), None),
+            Kind::Fixed(paths, len) => {
+                (DraftPolicy::drafted(vec![DRAFTER], *len, rule).wide(*paths), None)
+            }
+            Kind::Controlled(controller) => (controller.policy(rule), Some(controller)),
+            Kind::Fresh(controller) => {
+                fresh = controller.clone();
+                (fresh.policy(rule), Some(&mut fresh))
+            }
+        };
         let mut sequence = Sequence::new(Slot(0), self.sampling.clone());
         sequence.begin(self.prompt.to_vec(), LEN);
         let mut text = lab::generation(sequence, policy, self.target, self.seed);
@@ -214,14 +289,19 @@ impl Texts<'_> {
 }
 
 fn table(text: &mut String, summary: &mut String, workload: &Workload, ways: &[Way]) {
-    let Workload { name, drafter, temperature, .. } = workload;
+    let Workload { name, target, temperature, source, .. } = workload;
+    let source = match source {
+        Source::Model(drafter) => *drafter,
+        Source::Edit => "`edit`",
+        Source::Suffix => "`suffix`",
+    };
     writeln!(
         text,
-        "\n## {name}, temperature {temperature}: drafter {drafter}\n\n\
+        "\n## {name}, temperature {temperature}: {source} for {target}\n\n\
          | decoding | tokens/s | over plain | tokens per round | accepted |\n|---|--:|--:|--:|--:|"
     )
     .expect("a string grows");
-    let plain = &ways[0].runs;
+    let plain = &ways[PLAIN].runs;
     for way in ways {
         let (per_round, accepted) = (way.stats.tokens_per_round(), way.stats.acceptance());
         writeln!(
@@ -234,17 +314,19 @@ fn table(text: &mut String, summary: &mut String, workload: &Workload, ways: &[W
         )
         .expect("a string grows");
     }
-    let controller = &ways[1];
-    let fixed = ways.iter().filter(|way| way.fixed.is_some());
+    let controller = &ways[CONTROLLER];
+    let fixed = ways.iter().filter(|way| matches!(way.kind, Kind::Plain | Kind::Fixed(..)));
     let best = fixed.max_by(|one, other| one.runs.rate().total_cmp(&other.runs.rate()));
     let best = best.expect("plain is among them");
     let Stats { rounds, plain_rounds, trial_rounds, .. } = controller.stats;
     writeln!(
         summary,
-        "| {name} | {} | {} | {} | {:.2} | {} of {rounds}, {trial_rounds} trials |",
+        "| {name} | {} | {} | {} | {} | {} | {:.2} | {} of {rounds}, {trial_rounds} trials |",
         controller.runs.over(plain),
         controller.runs.over(&best.runs),
         best.name,
+        controller.runs.over(&ways[FRESH].runs),
+        controller.runs.over(&ways[LONG_PROMPT].runs),
         controller.stats.expected_speedup(),
         rounds - plain_rounds,
     )

@@ -1,8 +1,10 @@
 //! Tokens per target pass: every rule on the same drafts.
 //!
-//! A round drafts three independent paths, three with different first tokens and three of which one
-//! has the likeliest token and the others one of the rest, and scores them all. Every rule then judges what it would have been given at each width and length, several
-//! times over. So the rules are compared on the same rows, and machine and text fall on all alike.
+//! A round drafts three independent paths, three with different first tokens, three of which one has
+//! the likeliest token and the others one of the rest, and a tree of the tokens that the drafter
+//! finds most likely to be reached; it scores them all. Every rule then judges what it would have
+//! been given at each width and length, several times over. So the rules are compared on the same
+//! rows, and machine and output fall on all alike.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -30,35 +32,48 @@ const PATHS: u32 = 9;
 const LENS: [usize; 2] = [4, 8];
 const PROMPTS: usize = 8;
 const ROUNDS: usize = 10;
+/// As many nodes as all paths of one kind have.
+const GROWN_MAX: u32 = 24;
 /// Verdicts of each rule on each draft.
 const VERDICTS: usize = 8;
 
 type Path = Vec<Token>;
 
-/// A rule, the scheme it is given, and the widths it is judged at.
+/// How a draft comes about.
+#[derive(Clone, Copy)]
+enum Drawn {
+    Independent,
+    /// Different first tokens, without replacement.
+    Distinct,
+    /// One path with the likeliest first token, the others with one of the rest.
+    Led,
+    /// As many nodes as the paths would have, each the likeliest to be reached of those left.
+    Grown,
+}
+
+/// A rule, the draft it is given, and the widths it is judged at.
 struct Contender {
     name: &'static str,
     rule: Box<dyn Rule>,
-    scheme: Scheme,
+    drawn: Drawn,
     widths: std::ops::RangeInclusive<usize>,
 }
 
 fn contenders() -> Vec<Contender> {
     let contender =
-        |name, rule: Box<dyn Rule>, scheme, widths| Contender { name, rule, scheme, widths };
+        |name, rule: Box<dyn Rule>, drawn, widths| Contender { name, rule, drawn, widths };
     vec![
-        contender("token", Box::new(TokenRule), Scheme::Paths, 1..=1),
-        contender("block", Box::new(BlockRule), Scheme::Paths, 1..=1),
-        contender("specinfer", Box::new(SpecInferRule), Scheme::Paths, 2..=3),
-        contender("rsd", Box::new(RsdRule), Scheme::WithoutReplacement, 2..=3),
-        contender("gbv", Box::<GbvRule>::default(), Scheme::Paths, 2..=3),
-        contender("traversal", Box::new(TraversalRule), Scheme::WithoutReplacement, 2..=3),
-        contender("pooled", Box::new(PooledRule), Scheme::Paths, 2..=3),
-        contender(LED, Box::new(PooledRule), Scheme::Independent, 2..=3),
+        contender("token", Box::new(TokenRule), Drawn::Independent, 1..=1),
+        contender("block", Box::new(BlockRule), Drawn::Independent, 1..=1),
+        contender("specinfer", Box::new(SpecInferRule), Drawn::Independent, 2..=3),
+        contender("rsd", Box::new(RsdRule), Drawn::Distinct, 2..=3),
+        contender("gbv", Box::<GbvRule>::default(), Drawn::Independent, 2..=3),
+        contender("traversal", Box::new(TraversalRule), Drawn::Distinct, 2..=3),
+        contender("pooled", Box::new(PooledRule), Drawn::Independent, 2..=3),
+        contender("pooled, led", Box::new(PooledRule), Drawn::Led, 2..=3),
+        contender("pooled, grown", Box::new(PooledRule), Drawn::Grown, 2..=3),
     ]
 }
-
-const LED: &str = "pooled, led";
 
 /// Mean tokens per pass and nodes of each round, by contender, width and length.
 type Tokens = HashMap<(&'static str, usize, usize), Vec<(f64, usize)>>;
@@ -81,9 +96,11 @@ fn head() -> String {
          the same requantised (aligned) and **pruned** of blocks. {PROMPTS} prompts of Spec-Bench, {ROUNDS} rounds each. In every\n\
          round all rules judge the same rows, {VERDICTS} times: *token* and *block* the first path; *specinfer*, *gbv* and *pooled*\n\
          independent paths; *rsd* and *traversal* paths with different first tokens, drawn without replacement, which they\n\
-         are made for; *pooled, led* one path with the drafter's likeliest token and others with tokens drawn from the rest.\n\
-         *gbv* has our guard (it uses fewer paths where that promises more). With one path gbv, traversal and pooled are block verification. Tokens per pass count the token\n\
-         after the accepted ones; nodes are drafted tokens, where paths that agree have one. Intervals: 95 %, resampling rounds; ratios are of the same rounds.\n\n\
+         are made for; *pooled, led* one path with the drafter's likeliest token and others with tokens drawn from the rest;\n\
+         *pooled, grown* a tree of fixed tokens with as many nodes, grown where the drafter says it is most likely reached.\n\
+         *gbv* has our guard (it uses fewer paths where that promises more). With one path gbv, traversal and pooled are\n\
+         block verification. Tokens per pass count the token after the accepted ones; nodes are drafted tokens, where paths\n\
+         that agree have one. Intervals: 95 %, resampling rounds; ratios are of the same rounds.\n\n\
          Machine: {}.\n",
         lab::machine()
     )
@@ -105,9 +122,11 @@ fn measure(drafter: &str, temperature: f32) -> Tokens {
     for prompt in short.take(PROMPTS) {
         let mut committed = lab::tokens(&target, prompt);
         let mut drafts = Drafting::new(engine(&draft, PATHS, 1));
-        let mut scores = Scoring::new(engine(&target, 1, PATHS));
+        let mut trees = Drafting::new(engine(&draft, 1, GROWN_MAX));
+        let mut scores = Scoring::new(engine(&target, 1, PATHS + GROWN_MAX));
         for _ in 0..ROUNDS {
-            let paths = drafts.paths(&committed, &sampling, &mut chance);
+            let mut paths = drafts.paths(&committed, &sampling, &mut chance);
+            paths.grown = trees.grown(&committed, &sampling);
             let rows = scores.rows(&committed, &paths, &sampling);
             for contender in contenders() {
                 for (width, len) in contender.widths.clone().flat_map(|k| LENS.map(|l| (k, l))) {
@@ -128,10 +147,12 @@ struct Paths {
     independent: Vec<Path>,
     distinct: Vec<Path>,
     led: Vec<Path>,
+    /// The nodes of a tree, in the order they were grown.
+    grown: Vec<Path>,
     rows: HashMap<Path, Dist>,
 }
 
-/// A draft model that draws each path in a slot of its own.
+/// A draft model that draws each path in a slot of its own, or grows one tree.
 struct Drafting {
     engine: LlamaEngine,
     cached: usize,
@@ -200,7 +221,50 @@ impl Drafting {
         self.cached = committed.len();
         let led = paths.split_off(2 * WIDTH);
         let distinct = paths.split_off(WIDTH);
-        Paths { independent: paths, distinct, led, rows }
+        Paths { independent: paths, distinct, led, grown: Vec::new(), rows }
+    }
+
+    /// The nodes that are most likely to be reached if the target draws as the drafter does, the
+    /// likeliest first.
+    fn grown(&mut self, committed: &[Token], sampling: &Sampling) -> Vec<Path> {
+        let mut nodes: Vec<Path> = Vec::new();
+        // Nodes that could come next, with their probability and their parent's number.
+        let mut open: Vec<(f64, usize, Path)> = Vec::new();
+        let (mut reached, mut parent) = (1.0, 0);
+        while nodes.len() < GROWN_MAX as usize {
+            let path = nodes.last().cloned().unwrap_or_default();
+            let branch = path.last().map(|token| Branch { parent, token: *token });
+            let step = match &branch {
+                None => Step {
+                    slot: Slot(0),
+                    keep: Keep::Trunk(self.cached),
+                    trunk: &committed[self.cached..],
+                    tree: &[],
+                    rows: Rows::Trunk,
+                },
+                Some(branch) => Step {
+                    slot: Slot(0),
+                    keep: Keep::All(committed.len() + nodes.len() - 1),
+                    trunk: &[],
+                    tree: std::slice::from_ref(branch),
+                    rows: Rows::Tree,
+                },
+            };
+            self.engine.extend(&[step], &mut self.output).expect("the drafter runs");
+            let law = sampling.row(self.output.row_mut(0), committed, &path).expect("a law");
+            let mut likely: Vec<(Token, f64)> = law.support().collect();
+            likely.sort_by(|one, other| other.1.total_cmp(&one.1));
+            likely.truncate(GROWN_MAX as usize);
+            open.extend(likely.into_iter().map(|(token, probability)| {
+                (reached * probability, nodes.len(), [&path[..], &[token]].concat())
+            }));
+            let best = (0..open.len()).max_by(|one, other| open[*one].0.total_cmp(&open[*other].0));
+            let (probability, of, path) = open.swap_remove(best.expect("a row has mass"));
+            (reached, parent) = (probability, of);
+            nodes.push(path);
+        }
+        self.cached = committed.len();
+        nodes
     }
 }
 
@@ -224,7 +288,7 @@ impl Scoring {
     ) -> HashMap<Path, Dist> {
         let mut prefixes: Vec<Path> = vec![Vec::new()];
         let mut tree: Vec<Branch> = Vec::new();
-        for path in paths.independent.iter().chain(&paths.distinct).chain(&paths.led) {
+        for path in paths.independent.iter().chain(&paths.distinct).chain(&paths.led).chain(&paths.grown) {
             for len in 1..=path.len() {
                 if prefixes.iter().any(|known| *known == path[..len]) {
                     continue;
@@ -252,19 +316,26 @@ impl Scoring {
     }
 }
 
-/// The draft a rule is given: the first paths, so far.
-fn draft(scheme: Scheme, width: usize, len: usize, paths: &Paths) -> Draft {
-    let vocab_len = paths.rows[&Vec::new()].vocab_len();
-    let mut tree = Draft::start(scheme, vocab_len);
-    let mut ids = HashMap::new();
-    let chosen = match scheme {
-        Scheme::WithoutReplacement => &paths.distinct,
-        Scheme::Independent => &paths.led,
-        _ => &paths.independent,
-    };
+/// The draft a rule is given: the first paths, so far; or as many nodes of the grown tree.
+fn draft(drawn: Drawn, width: usize, len: usize, paths: &Paths) -> Draft {
     let root = &paths.rows[&Vec::new()];
+    let (scheme, chosen) = match drawn {
+        Drawn::Independent => (Scheme::Paths, &paths.independent),
+        Drawn::Distinct => (Scheme::WithoutReplacement, &paths.distinct),
+        Drawn::Led => (Scheme::Independent, &paths.led),
+        Drawn::Grown => (Scheme::Independent, &paths.grown),
+    };
+    let mut tree = Draft::start(scheme, root.vocab_len());
+    if let Drawn::Grown = drawn {
+        for path in &chosen[..width * len] {
+            let add = |node, token: &Token| tree.fixed(node, *token).expect("of the vocabulary");
+            path.iter().fold(Node::ROOT, add);
+        }
+        return tree.finish().expect("fixed tokens are a draft");
+    }
+    let mut ids = HashMap::new();
     let best = root.likeliest().0;
-    let led = scheme == Scheme::Independent;
+    let led = matches!(drawn, Drawn::Led);
     let rest = led.then(|| root.without(best)).flatten();
     let rest = rest.map(|rest| tree.row(rest).expect("of the vocabulary"));
     for (index, path) in chosen[..width].iter().enumerate() {
@@ -301,7 +372,7 @@ fn judge(
     rows: &HashMap<Path, Dist>,
     chance: &mut Random<Philox>,
 ) -> (f64, usize) {
-    let draft = draft(contender.scheme, width, len, paths);
+    let draft = draft(contender.drawn, width, len, paths);
     let target = scored(&draft, rows);
     let block = Block::new(&draft, &target).expect("a row for each node");
     let verdict = |_| contender.rule.verify(&block, chance).expect("it is for such drafts");
@@ -316,7 +387,7 @@ fn commit(
     rows: &HashMap<Path, Dist>,
     chance: &mut Random<Philox>,
 ) {
-    let draft = draft(Scheme::Paths, WIDTH, LENS[0], paths);
+    let draft = draft(Drawn::Independent, WIDTH, LENS[0], paths);
     let target = scored(&draft, rows);
     let block = Block::new(&draft, &target).expect("a row for each node");
     let verdict = PooledRule.verify(&block, chance).expect("it is for such drafts");

@@ -56,7 +56,8 @@ impl Worker {
         self.share_mask_time();
         // Sequences that still prefill will decode in a moment: a drafter chosen for the few that decode
         // now would have prefilled them for nothing.
-        Load { sequences: self.active.len().saturating_sub(1), tokens: prefilled }
+        let apart = self.decoder.target().paths_max() == 1;
+        Load { sequences: self.active.len().saturating_sub(1), tokens: prefilled, apart }
     }
 
     /// Divides the time for masks among the constrained sequences. One whose next mask needs longer waits
@@ -89,7 +90,7 @@ impl Worker {
             };
         }
         self.bound_drafts(load);
-        self.align_draft_lengths();
+        self.align_draft_lengths(load);
     }
 
     /// Keeps drafts whose length a request has fixed so short that they make a round no more than
@@ -110,12 +111,11 @@ impl Worker {
         let count = asking.iter().filter(|active| drafts(active)).count();
         let (sequences, target) = (1 + load.sequences, &controller.costs().target);
         let spare = (SLOWER_MAX - 1.0) * target.seconds(sequences, sequences);
-        // With cells of their own, sequences with drafts take a pass beside the others'.
-        let apart = self.decoder.target().paths_max() == 1;
         for active in self.active.iter_mut().filter(|active| drafts(active)) {
             let DraftPolicy { drafters, width_max, draft_len_max, .. } = active.generation.policy();
             let costs = |len: &usize| {
-                let pass = if apart { target.seconds(1, 1) } else { 0.0 };
+                // With cells of their own, sequences with drafts take a pass beside the others'.
+                let pass = if load.apart { target.seconds(1, 1) } else { 0.0 };
                 let drafting = controller.costs().drafting(drafters, *width_max, *len, sequences);
                 pass + drafting <= spare / count as f64
             };
@@ -130,13 +130,17 @@ impl Worker {
     }
 
     /// With cells of their own, sequences share a pass only as far as their drafts are of one length: a
-    /// longer one costs a pass more, which it hardly ever repays. So all take the middle one, and
-    /// nobody drafts unless all do.
-    fn align_draft_lengths(&mut self) {
-        if self.controller.is_none() || self.decoder.target().paths_max() > 1 {
+    /// longer one costs a pass more, which a few tokens hardly ever repay. So all take the middle one,
+    /// and nobody drafts unless all do. Drafts that end where they no longer pay count that pass in
+    /// their price, and are left alone.
+    fn align_draft_lengths(&mut self, load: Load) {
+        if self.controller.is_none() || !load.apart {
             return;
         }
+        let priced =
+            |drafts: &RoundDrafts| matches!(drafts, RoundDrafts::Chosen(choice) if choice.priced);
         let decoding = self.active.iter().filter(|active| active.phase == Phase::Decode);
+        let decoding = decoding.filter(|active| !priced(&active.drafts));
         let len = |active: &Active| match &active.drafts {
             RoundDrafts::Chosen(choice) => choice.plan.draft_len,
             RoundDrafts::Fixed(_) => active.fixed_len(),
@@ -149,8 +153,9 @@ impl Worker {
             lens.get(lens.len() / 2).copied().unwrap_or(0)
         };
         for active in &mut self.active {
-            if let RoundDrafts::Chosen(choice) = &mut active.drafts {
-                choice.align(len);
+            match &mut active.drafts {
+                RoundDrafts::Chosen(choice) if !choice.priced => choice.align(len),
+                _ => {}
             }
         }
     }

@@ -375,6 +375,25 @@ fn with_cells_of_their_own_nobody_drafts_unless_all_do() {
     }
 }
 
+#[test]
+fn with_cells_of_its_own_an_edit_drafts_beside_one_that_does_not() {
+    let alone = Running::start(false);
+    let expected = alone.text("cab", 60, &[]).text;
+    alone.stop();
+    let (mut worker, _requests, _) = worker(true, 1);
+    let (plain, _plain_events) = request("abc", 480, &[]);
+    let (mut edit, events) = request("cab", 60, &[1]);
+    edit.prediction = Letters.tokenize(&expected, Special::AsText).unwrap();
+    worker.wait(vec![plain, edit]);
+    step(&mut worker);
+    while worker.active.len() == 2 {
+        step(&mut worker);
+    }
+    let edit = done(events);
+    assert_eq!(edit.text, expected);
+    assert!(edit.rounds < 40, "{} rounds for 60 tokens that were foretold", edit.rounds);
+}
+
 /// A target that loses all its caches once, after so many passes.
 fn losing(passes: usize) -> Box<dyn Engine> {
     let lost = forerun_decode::EngineError::Broken { backend: "toy", code: -3 };
