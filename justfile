@@ -158,7 +158,7 @@ certify-llama-server:
     cargo build --release -p forerun
     bench/certify/llama-server.sh "${CARGO_TARGET_DIR:-target}/release/forerun"
 
-# What drafting gains on all pairs, an hour and a quarter of an idle machine: writes bench/reports; then `just claims`.
+# What drafting gains on all pairs, two hours of an idle machine: writes bench/reports; then `just claims`.
 # `just pairs 20m edits` makes one report alone.
 pairs limit="20m" only="":
     cargo build --release -p forerun
