@@ -28,7 +28,7 @@ COLOUR = {
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},
     "penalties": {"presence_penalty": 1.5, "frequency_penalty": 0.5, "repeat_penalty": 1.2},
-    "stop": {},
+    "stop": {},  # What is said depends on the server: see `fields_of`.
     "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR}}},
     "tool": {"tools": [ADD], "tool_choice": "required"},
     "prediction": {"prediction": {"type": "content", "content": "The sea is a vast body of water."}},

@@ -342,9 +342,10 @@ fn draft_model(
             100.0 * map.coverage()
         ));
     }
-    // A model must not be run beyond what it was trained with; where a text gets longer, drafting
-    // ends with a warning.
-    let len = room.context_len.min(model.context_len());
+    // In a vocabulary of its own a sequence may be longer. A model must not be run beyond what it was
+    // trained with; where a sequence gets longer, drafting ends with a warning.
+    let longer = if map.is_identity() { 1 } else { 2 };
+    let len = (longer * room.context_len).min(model.context_len());
     let options = EngineOptions {
         context_len: u32::try_from(len).ok().and_then(NonZeroU32::new),
         slots: room.slots,

@@ -87,9 +87,9 @@ pub(crate) struct SimulateFlags {
 
 /// Reads what a pass over so many tokens takes.
 fn point(given: &str) -> Result<(usize, f64), String> {
-    let parts = given.split_once('=').and_then(|(tokens, ms)| {
-        Some((tokens.trim().parse().ok()?, ms.trim().parse().ok()?))
-    });
+    let parts = given
+        .split_once('=')
+        .and_then(|(tokens, ms)| Some((tokens.trim().parse().ok()?, ms.trim().parse().ok()?)));
     parts.ok_or_else(|| "expected TOKENS=MS, such as 16=20.5".to_owned())
 }
 

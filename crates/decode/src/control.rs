@@ -40,8 +40,10 @@ const TRIAL_SHARE: f64 = 0.01;
 const SAVED_MAX: f64 = 6.0;
 const SAVED_FIRST: f64 = 6.0;
 
-/// A trial need not be longer to show whether it is of use, and costs less.
-const TRIAL_LEN: usize = 2;
+/// A trial need not be longer to show whether it is of use. It is often shorter, where that promises
+/// more; but where a pass over two tokens takes nearly as long as one over five, short drafts never
+/// pay, and would show nothing of what longer ones bring.
+const TRIAL_LEN: usize = 4;
 
 /// A drafter that is tried again and is far behind prefills so many tokens: it drafts worse for it,
 /// but shows whether things have changed. The first time it prefills all, as nothing is known of
@@ -204,6 +206,8 @@ pub struct Controller {
     draft_len_max: usize,
     /// Seconds that trials may still lose.
     saved: f64,
+    /// What a token cost each drafter with a model at the start, in the target's.
+    shares: BTreeMap<DrafterId, f64>,
 }
 
 /// An arm, and what all sequences saw of it.
@@ -237,7 +241,10 @@ impl Controller {
     pub fn new(costs: Costs, arms: Vec<Arm>, draft_len_max: usize) -> Self {
         let known = |arm| KnownArm { arm, record: Record::default() };
         let saved = SAVED_FIRST * costs.target.seconds(1, 1);
-        Self { costs, arms: arms.into_iter().map(known).collect(), draft_len_max, saved }
+        let one = costs.target.seconds(1, 1);
+        let share = |(id, curve): (&DrafterId, &CostCurve)| (*id, curve.seconds(1, 1) / one);
+        let shares = costs.drafters.iter().map(share).collect();
+        Self { costs, arms: arms.into_iter().map(known).collect(), draft_len_max, saved, shares }
     }
 
     /// For a sequence that begins and may use those of the arms that `may` admits.
@@ -299,9 +306,18 @@ impl Controller {
         }
     }
 
-    /// Learns what the passes of a round took.
+    /// Learns what the passes of a round took. Other work may have slowed a drafter when it was last
+    /// seen; at a price that is too high it would not be seen again. So while it does not run, its
+    /// costs go back to the share of the target's that they were at the start.
     pub fn observe(&mut self, passes: &Passes) {
         self.costs.observe(passes);
+        let plain = passes.target.is_some_and(|pass| pass.tokens == pass.sequences);
+        let one = self.costs.target.seconds(1, 1);
+        for (id, curve) in self.costs.drafters.iter_mut().filter(|_| plain) {
+            if passes.drafters.iter().all(|(ran, _)| ran != id) {
+                curve.recover(one * self.shares.get(id).copied().unwrap_or(f64::INFINITY));
+            }
+        }
     }
 
     /// Learns what a round that is over did for a sequence. It took so many seconds in all.
@@ -389,9 +405,8 @@ impl Controller {
 
     /// What drafted tokens cost while a round brings what is forecast.
     fn price(&self, current: Forecast, load: Load) -> Price {
-        let tokens = |nodes: usize| {
-            current.rate() * load.uneven_drafts(&self.costs.target, nodes as f64)
-        };
+        let tokens =
+            |nodes: usize| current.rate() * load.uneven_drafts(&self.costs.target, nodes as f64);
         Price::new((1..=self.draft_len_max.max(1)).map(tokens))
     }
 

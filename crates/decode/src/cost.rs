@@ -199,6 +199,11 @@ impl CostCurve {
         doubted
     }
 
+    /// Moves a curve that was not seen lately back towards this for one token, if it costs more.
+    pub(crate) fn recover(&mut self, one: f64) {
+        self.scale((one / self.points[0].1).min(1.0).powf(GAIN_BACK));
+    }
+
     /// Makes all sizes cost more or less.
     pub(crate) fn scale(&mut self, factor: f64) {
         self.points.iter_mut().for_each(|(_, seconds)| *seconds *= factor);

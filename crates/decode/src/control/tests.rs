@@ -276,6 +276,22 @@ fn drafters_that_heed_their_price_stay_in_use_while_they_have_nothing_to_say() {
     assert_eq!(unused, 0, "it is not known when it will be sure again");
 }
 
+/// Tells a controller of a round without a draft model: what was drafted and accepted, and the time.
+fn tell(
+    controller: &mut Controller,
+    history: &mut History,
+    choice: &Choice,
+    (drafted, accepted): (usize, usize),
+    seconds: f64,
+) {
+    let time = std::time::Duration::from_secs_f64(seconds);
+    let pass = Pass { tokens: 1 + drafted, sequences: 1, time };
+    controller.observe(&Passes { target: Some(pass), drafters: Vec::new() });
+    let (draft_len_max, committed) = (choice.plan.draft_len, accepted + 1);
+    let commit = Commit { draft_len_max, drafted, accepted, committed, ..Commit::default() };
+    controller.learn(history, choice, &commit, seconds);
+}
+
 #[test]
 fn costs_that_were_measured_beside_other_work_are_found_out() {
     let world = World::new(|_, _| 0.9);
@@ -298,14 +314,7 @@ fn costs_that_were_measured_beside_other_work_are_found_out() {
                 if heeds_price { choice.plan.price.best(likely) } else { choice.plan.draft_len };
             drafting.push(drafted > 0);
             let seconds = world.costs.target.seconds(1 + drafted, 1);
-            let time = std::time::Duration::from_secs_f64(seconds);
-            let pass = Pass { tokens: 1 + drafted, sequences: 1, time };
-            controller.observe(&Passes { target: Some(pass), drafters: Vec::new() });
-            let accepted = drafted.min(7);
-            let (draft_len_max, committed) = (choice.plan.draft_len, accepted + 1);
-            let commit =
-                Commit { draft_len_max, drafted, accepted, committed, ..Commit::default() };
-            controller.learn(&mut history, &choice, &commit, seconds);
+            tell(&mut controller, &mut history, &choice, (drafted, drafted.min(7)), seconds);
         }
         let last = drafting[300..].iter().filter(|it| **it).count();
         assert!(last > 90, "drafts in {last} of 100 rounds, price heeded: {heeds_price}");
@@ -332,17 +341,49 @@ fn after_a_slow_while_it_drafts_as_before() {
         drafting.push(drafted > 0);
         let slow = if (100..140).contains(&round) { 3.0 } else { 1.0 };
         let seconds = slow * world.costs.target.seconds(1 + drafted, 1);
-        let time = std::time::Duration::from_secs_f64(seconds);
-        let pass = Pass { tokens: 1 + drafted, sequences: 1, time };
-        controller.observe(&Passes { target: Some(pass), drafters: Vec::new() });
         let accepted = drafted.min(if round % 2 == 0 { 8 } else { 2 });
-        let (draft_len_max, committed) = (choice.plan.draft_len, accepted + 1);
-        let commit = Commit { draft_len_max, drafted, accepted, committed, ..Commit::default() };
-        controller.learn(&mut history, &choice, &commit, seconds);
+        tell(&mut controller, &mut history, &choice, (drafted, accepted), seconds);
     }
     let rounds = |range: std::ops::Range<usize>| drafting[range].iter().filter(|it| **it).count();
     let (before, after) = (rounds(70..100), rounds(150..180));
     assert!(before >= 18 && after >= 18, "drafts in {before} of 30 rounds before, {after} after");
+}
+
+/// Other work slows a draft model while it drafts, and is over before the target decodes alone.
+#[test]
+fn a_draft_model_that_was_slow_for_a_while_is_taken_up_again() {
+    let world = World::new(|_, _| 0.8);
+    let mut controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
+    let mut history = controller.history(|_| true);
+    let mut drafting = Vec::new();
+    for round in 0..400 {
+        let choice = controller.choose(&mut history, &alone(1000, 1));
+        let drafted = choice.plan.draft_len;
+        drafting.push(drafted > 0 && !choice.trial);
+        let pass = |curve: &CostCurve, tokens, slow: f64| {
+            let seconds = slow * curve.seconds(tokens, 1);
+            Pass { tokens, sequences: 1, time: std::time::Duration::from_secs_f64(seconds) }
+        };
+        let target = pass(&world.costs.target, 1 + drafted, 1.0);
+        let slow = if (50..70).contains(&round) { 20.0 } else { 1.0 };
+        let drafter = pass(&world.costs.drafters[&DRAFTER], 1, slow);
+        let drafters = vec![(DRAFTER, drafter); drafted];
+        let seconds = (target.time + drafter.time * u32::try_from(drafted).unwrap()).as_secs_f64();
+        controller.observe(&Passes { target: Some(target), drafters });
+        let accepted = drafted.min(3);
+        let commit = Commit {
+            draft_len_max: drafted,
+            drafted,
+            draft_len: drafted,
+            accepted,
+            committed: accepted + 1,
+            ..Commit::default()
+        };
+        controller.learn(&mut history, &choice, &commit, seconds);
+    }
+    let rounds = |range: std::ops::Range<usize>| drafting[range].iter().filter(|it| **it).count();
+    let (before, during, after) = (rounds(30..50), rounds(60..70), rounds(150..200));
+    assert!(before >= 18 && during <= 5 && after >= 45, "{before}, {during}, {after}");
 }
 
 #[test]

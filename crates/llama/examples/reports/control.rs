@@ -166,8 +166,7 @@ fn costs_after_prompt(engine: &mut dyn Engine) -> CostCurve {
     let prompt: Vec<Token> = (1..=u32::try_from(CACHED).expect("few")).map(Token).collect();
     let mut output = Output::default();
     let slot = Slot(0);
-    let read =
-        Step { slot, keep: Keep::Trunk(0), trunk: &prompt, tree: &[], rows: Rows::None };
+    let read = Step { slot, keep: Keep::Trunk(0), trunk: &prompt, tree: &[], rows: Rows::None };
     engine.extend(&[read], &mut output).expect("it reads");
     let mut seconds = |tokens: usize| {
         let tree: Vec<Branch> =

@@ -288,7 +288,9 @@ impl Scoring {
     ) -> HashMap<Path, Dist> {
         let mut prefixes: Vec<Path> = vec![Vec::new()];
         let mut tree: Vec<Branch> = Vec::new();
-        for path in paths.independent.iter().chain(&paths.distinct).chain(&paths.led).chain(&paths.grown) {
+        for path in
+            paths.independent.iter().chain(&paths.distinct).chain(&paths.led).chain(&paths.grown)
+        {
             for len in 1..=path.len() {
                 if prefixes.iter().any(|known| *known == path[..len]) {
                     continue;

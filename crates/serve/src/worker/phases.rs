@@ -19,8 +19,11 @@ const SLOWER_MAX: f64 = 1.5;
 /// it, and masks that take longer are worked out beside the rounds.
 const MASK_STALL: Duration = Duration::from_millis(25);
 
-/// Prompt tokens that are prefilled in a round: at least while others wait, and at most.
-const PREFILL_MIN: usize = 32;
+/// Prompt tokens that are prefilled in a round: at least while sequences decode, at least while none
+/// does, and at most. A slow machine exceeds its time with the first two: in smaller portions, a
+/// prompt would take it far longer, and all who wait with it.
+pub(super) const PREFILL_MIN: usize = 128;
+pub(super) const PREFILL_ALONE_MIN: usize = 256;
 const PREFILL_MAX: usize = 512;
 
 impl Worker {
@@ -29,13 +32,16 @@ impl Worker {
         let uncached = |active: &Active| self.decoder.uncached_len(active.generation.sequence());
         let decoding =
             self.active.iter().filter(|active| uncached(active) <= PREFILL_SMALL).count();
-        let time = if decoding == 0 { ROUND_MAX } else { STALL };
+        let (time, least) = match decoding {
+            0 => (ROUND_MAX, PREFILL_ALONE_MIN),
+            _ => (STALL, PREFILL_MIN),
+        };
         let budget = match &self.controller {
             Some(controller) => controller.costs().target.tokens_within(time.as_secs_f64()),
             None if decoding == 0 => PREFILL_MAX,
             None => PREFILL_MIN,
         };
-        let mut budget = budget.clamp(PREFILL_MIN, PREFILL_MAX);
+        let mut budget = budget.clamp(least, PREFILL_MAX);
         let mut order: Vec<(usize, usize)> = self.active.iter().map(uncached).zip(0..).collect();
         order.sort_unstable();
         let mut prefilling = order.len() - decoding;

@@ -199,8 +199,8 @@ fn a_long_prompt_does_not_hold_up_the_others() {
     assert_eq!(long.finish, Some(Finish::Length));
     let read = usize::try_from(long.stats.rounds.prompt_prefilled).unwrap();
     assert_eq!(read + long.stats.cached, 400);
-    // 400 tokens in pieces of 32 take 13 rounds, and the other had a token in each.
-    assert_eq!(rounds, 13);
+    // 400 tokens in pieces of 128 take 4 rounds, and the other had a token in each.
+    assert_eq!(rounds, 4);
     assert_eq!(worker.active[0].generation.sequence().output().len(), 1 + rounds);
 }
 
@@ -392,6 +392,29 @@ fn with_cells_of_its_own_an_edit_drafts_beside_one_that_does_not() {
     let edit = done(events);
     assert_eq!(edit.text, expected);
     assert!(edit.rounds < 40, "{} rounds for 60 tokens that were foretold", edit.rounds);
+}
+
+#[test]
+fn on_a_slow_machine_prompts_are_still_prefilled_in_portions_worth_a_pass() {
+    let (mut worker, _requests, _) = worker(true, 8);
+    // Passes that exceed the time for prefill with a single token.
+    let slow = CostCurve::new([(1, 1.0), (64, 8.0)]);
+    let costs = Costs { target: slow, drafters: [].into() };
+    worker.controller = Some(Controller::new(costs, Vec::new(), 4));
+    let (long, _long_events) = request(&"abcde".repeat(80), 10, &[]);
+    worker.wait(vec![long]);
+    worker.admit();
+    worker.assign_phases();
+    assert_eq!(
+        worker.active[0].phase,
+        Phase::Prefill(phases::PREFILL_ALONE_MIN),
+        "nobody is held up"
+    );
+    let (short, _short_events) = request("cab", 10, &[]);
+    worker.wait(vec![short]);
+    worker.admit();
+    worker.assign_phases();
+    assert_eq!(worker.active[0].phase, Phase::Prefill(phases::PREFILL_MIN));
 }
 
 /// A target that loses all its caches once, after so many passes.

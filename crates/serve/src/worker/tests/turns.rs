@@ -257,7 +257,7 @@ fn the_slot_of_a_client_that_was_just_served_is_kept_for_a_moment() {
 fn a_short_prompt_is_prefilled_beside_a_long_one() {
     let (mut worker, _requests, _) = worker(false, 8);
     let mut receivers = Vec::new();
-    for prompt in ["abc", &"abcde".repeat(60), &"edcba".repeat(6)] {
+    for prompt in ["abc", &"abcde".repeat(60), &"edcba".repeat(15)] {
         let (request, events) = request(prompt, 10, &[]);
         worker.wait(vec![request]);
         receivers.push(events);
@@ -265,5 +265,5 @@ fn a_short_prompt_is_prefilled_beside_a_long_one() {
     worker.admit();
     worker.assign_phases();
     let parts: Vec<Phase> = worker.active.iter().map(|text| text.phase).collect();
-    assert_eq!(parts, [Phase::Decode, Phase::Prefill(16), Phase::Prefill(16)]);
+    assert_eq!(parts, [Phase::Decode, Phase::Prefill(64), Phase::Prefill(64)]);
 }
