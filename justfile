@@ -66,6 +66,7 @@ circles:
 models *args:
     cargo build --quiet --workspace --features {{ features }} --example quantize
     python3 models/get.py --quantize "${CARGO_TARGET_DIR:-target}/debug/examples/quantize" {{ args }}
+    python3 models/zoo.py
 
 # The proofs by enumeration, with what they found: rules, wrong rules, the optimum, the whole loop.
 prove:

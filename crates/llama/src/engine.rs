@@ -77,7 +77,7 @@ impl LlamaEngine {
     /// If the options contradict each other or the model, or llama.cpp cannot make the cache.
     pub fn new(model: &Model, options: &EngineOptions) -> Result<Self, SetupError> {
         let context_len = setup::context_len(model, options)?;
-        let params = setup::params(options, context_len)?;
+        let params = setup::params(model, options, context_len)?;
         let unified = params.unified;
         let context = Context::new(Arc::clone(model.raw()), params)
             .map_err(|reason| SetupError::Rejected { reason })?;

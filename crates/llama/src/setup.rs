@@ -85,6 +85,7 @@ pub(crate) fn context_len(model: &Model, options: &EngineOptions) -> Result<usiz
 
 /// What llama.cpp is told, once the options are known to make sense.
 pub(crate) fn params(
+    model: &Model,
     options: &EngineOptions,
     context_len: usize,
 ) -> Result<ContextParams, SetupError> {
@@ -93,7 +94,7 @@ pub(crate) fn params(
     if sequences > max {
         return Err(SetupError::TooManySequences { slots, paths, max });
     }
-    let (keys, values) = cache_types(options);
+    let (keys, values) = cache_types(options, model.raw().caches_latent());
     if values.is_quantised() && options.flash_attention == FlashAttention::Off {
         return Err(SetupError::NeedsFlashAttention { kind: values });
     }
@@ -126,11 +127,15 @@ pub(crate) fn params(
 /// On a processor the fused kernel gives a token the same row alone and in a block, unless both are
 /// `f16` or `f32`: then it adds up in parts. Of the pairs with equal rows, `bf16` keys and `f16`
 /// values are read fastest where the processor multiplies both. Kernels of accelerators want one
-/// format.
-fn cache_types(options: &EngineOptions) -> (CacheType, CacheType) {
+/// format, and so do models with latent attention, whose values are part of their keys.
+fn cache_types(options: &EngineOptions, latent: bool) -> (CacheType, CacheType) {
     use CacheType::{Bf16, F16, F32};
     let (keys, values) = (options.cache_keys, options.cache_values);
     let on_processor = options.flash_attention == FlashAttention::On && !offers_accelerator();
+    if latent {
+        let both = keys.or(values).unwrap_or(if on_processor { Bf16 } else { F16 });
+        return (keys.unwrap_or(both), values.unwrap_or(both));
+    }
     let keys = keys.unwrap_or(match values {
         None | Some(F16 | F32) if on_processor && cfg!(target_arch = "x86_64") => Bf16,
         _ => F16,
@@ -163,15 +168,16 @@ mod tests {
         if offers_accelerator() {
             return;
         }
-        let types = |cache_keys, cache_values, flash_attention| {
-            cache_types(&EngineOptions {
+        let of = |cache_keys, cache_values, flash_attention, latent| {
+            let options = EngineOptions {
                 cache_keys,
                 cache_values,
                 flash_attention,
                 ..EngineOptions::default()
-            })
+            };
+            cache_types(&options, latent)
         };
-        let on = |keys, values| types(keys, values, FlashAttention::On);
+        let on = |keys, values| of(keys, values, FlashAttention::On, false);
         let (f16, bf16, q8_0) = (CacheType::F16, CacheType::Bf16, CacheType::Q8_0);
         let default = if cfg!(target_arch = "x86_64") { (bf16, f16) } else { (f16, bf16) };
         assert_eq!(on(None, None), default);
@@ -181,6 +187,11 @@ mod tests {
         assert_eq!(on(Some(q8_0), None), (q8_0, f16));
         assert_eq!(on(None, Some(q8_0)), (f16, q8_0));
         assert_eq!(on(Some(f16), Some(f16)), (f16, f16));
-        assert_eq!(types(None, None, FlashAttention::Off), (f16, f16));
+        assert_eq!(of(None, None, FlashAttention::Off, false), (f16, f16));
+        // llama.cpp refuses two formats where values are part of the keys.
+        let latent = |keys, values| of(keys, values, FlashAttention::On, true);
+        assert_eq!(latent(None, None), (bf16, bf16));
+        assert_eq!(latent(Some(q8_0), None), (q8_0, q8_0));
+        assert_eq!(latent(None, Some(f16)), (f16, f16));
     }
 }

@@ -161,6 +161,12 @@ impl RawModel {
         unsafe { sys::llama_model_n_swa(self.raw.as_ptr()) > 0 }
     }
 
+    /// Whether it caches what keys and values are made of (latent attention, as DeepSeek's).
+    pub(crate) fn caches_latent(&self) -> bool {
+        let architecture = self.metadata("general.architecture").unwrap_or_default();
+        self.metadata(&format!("{architecture}.attention.key_length_mla")).is_some()
+    }
+
     /// Whether its memory is partly recurrent.
     pub(crate) fn is_hybrid(&self) -> bool {
         // SAFETY: the model is live while `self` is.
