@@ -240,8 +240,8 @@ impl Controller {
     /// Chooses among these arms and plain decoding, and lengths up to `draft_len_max`.
     pub fn new(costs: Costs, arms: Vec<Arm>, draft_len_max: usize) -> Self {
         let known = |arm| KnownArm { arm, record: Record::default() };
-        let saved = SAVED_FIRST * costs.target.seconds(1, 1);
         let one = costs.target.seconds(1, 1);
+        let saved = SAVED_FIRST * one;
         let share = |(id, curve): (&DrafterId, &CostCurve)| (*id, curve.seconds(1, 1) / one);
         let shares = costs.drafters.iter().map(share).collect();
         Self { costs, arms: arms.into_iter().map(known).collect(), draft_len_max, saved, shares }

@@ -93,7 +93,8 @@ pub struct EngineOptions {
     pub pass_len: NonZeroU32,
     /// Number format of the cached keys. Where the fused kernel runs on the processor and one of the
     /// two is not named, it is chosen so that rows do not drift: by default `bf16` keys and `f16`
-    /// values on x86-64, `f16` keys and `bf16` values elsewhere. With an accelerator both are `f16`.
+    /// values on x86-64, `f16` keys and `bf16` values elsewhere. With an accelerator both are `f16`. Models
+    /// with latent attention have one format for both.
     pub cache_keys: Option<CacheType>,
     /// Number format of the cached values.
     pub cache_values: Option<CacheType>,

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Dice, TEXT, apart, path_to, row_after, rows, step, tokens};
+use common::{Dice, TEXT, apart, path_to, random_tree, row_after, rows, step, tokens};
 use forerun_decode::{Branch, Engine, Keep, Rows, Slot, Token};
 use forerun_llama::LlamaEngine;
 
@@ -40,16 +40,6 @@ fn play(engine: &mut LlamaEngine, text: &[Token], dice: &mut Dice, rounds: usize
     let keep = Keep::To { node: 0, len: trunk.len() };
     rows(engine, step(keep, &[], &[], Rows::None));
     trunk
-}
-
-/// Up to three nodes with at most `leaves` leaves.
-fn random_tree(text: &[Token], dice: &mut Dice, leaves: usize) -> Vec<Branch> {
-    let mut tree: Vec<Branch> = Vec::new();
-    for _ in 0..dice.below(4) {
-        let parent = if leaves == 1 { tree.len() } else { dice.below(tree.len() + 1) };
-        tree.push(Branch { parent, token: text[dice.below(text.len())] });
-    }
-    tree
 }
 
 /// Bytes of memory this process has in use.

@@ -4,10 +4,9 @@
 
 mod common;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::{Dice, TEXT, apart, path_to, row_after, tokens};
+use common::{Dice, TEXT, apart, path_to, random_tree, row_after, tokens};
 use forerun_decode::{
     Branch, Decoder, DraftPolicy, Drafter, DrafterId, Engine, Generation, Keep, ModelDrafter,
     NgramDrafter, Output, Rows, Sampling, Sequence, Slot, Step, StopStrings, Token, Tokenizer,
@@ -28,11 +27,7 @@ const GAP_MEAN_MAX: f64 = 0.005;
 const WITH_EXPERTS: [&str; 5] = ["qwen3moe", "gpt-oss", "glm4moe", "deepseek2", "granitehybrid"];
 
 fn model(architecture: &str) -> Model {
-    let folder = std::env::var_os("FORERUN_MODELS").map(PathBuf::from).or_else(|| {
-        std::env::home_dir().map(|home| home.join(".cache").join("forerun").join("models"))
-    });
-    let path = folder.unwrap().join("zoo").join(format!("{architecture}.gguf"));
-    assert!(path.is_file(), "{} is missing: run `just models`", path.display());
+    let path = common::in_models_folder(&format!("zoo/{architecture}.gguf"));
     Model::load(ModelOptions::new(path)).unwrap()
 }
 
@@ -75,16 +70,6 @@ impl Held {
         self.trunk.clear();
         Keep::Trunk(0)
     }
-}
-
-/// Up to three nodes with at most `leaves` leaves.
-fn random_tree(text: &[Token], dice: &mut Dice, leaves: usize) -> Vec<Branch> {
-    let mut tree: Vec<Branch> = Vec::new();
-    for _ in 0..dice.below(4) {
-        let parent = if leaves == 1 { tree.len() } else { dice.below(tree.len() + 1) };
-        tree.push(Branch { parent, token: text[dice.below(text.len())] });
-    }
-    tree
 }
 
 /// Slots at random, several in a pass, for many rounds; all rows are those of a fresh start.

@@ -225,8 +225,12 @@ fn measure(workload: &Workload) -> Vec<Way> {
         for turn in 0..count {
             let way = &mut ways[(index + turn) % count];
             forget(&mut decoder, source, target.vocab_len());
-            let job =
-                Texts { target: &target, prompt: &prompt, sampling: &sampling, seed: index as u64 };
+            let job = Request {
+                target: &target,
+                prompt: &prompt,
+                sampling: &sampling,
+                seed: index as u64,
+            };
             let stats = job.decode(&mut decoder, &mut way.kind);
             way.runs.0.push((stats.committed as f64, stats.time.as_secs_f64()));
             way.stats.merge(&stats);
@@ -250,14 +254,14 @@ fn forget(decoder: &mut Decoder, source: Source, vocab_len: usize) {
 }
 
 /// What to decode.
-struct Texts<'a> {
+struct Request<'a> {
     target: &'a Model,
     prompt: &'a [Token],
     sampling: &'a Sampling,
     seed: u64,
 }
 
-impl Texts<'_> {
+impl Request<'_> {
     fn decode(&self, decoder: &mut Decoder, kind: &mut Kind) -> Stats {
         let rule = Arc::new(PooledRule);
         let mut fresh;

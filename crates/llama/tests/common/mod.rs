@@ -18,6 +18,11 @@ const MODELS: &str = include_str!("../../../../models/tests.txt");
 /// that `just models` does not bring.
 pub(crate) fn model_path(name: &str) -> PathBuf {
     assert!(MODELS.lines().any(|line| line == name), "{name} is not listed in models/tests.txt");
+    in_models_folder(name)
+}
+
+/// A file that `just models` brings or makes.
+pub(crate) fn in_models_folder(name: &str) -> PathBuf {
     let dir = std::env::var_os("FORERUN_MODELS").map(PathBuf::from).or_else(|| {
         std::env::home_dir().map(|home| home.join(".cache").join("forerun").join("models"))
     });
@@ -105,6 +110,16 @@ pub(crate) fn path_to(tree: &[Branch], mut node: usize) -> Vec<Token> {
     }
     path.reverse();
     path
+}
+
+/// Up to three nodes with at most `leaves` leaves.
+pub(crate) fn random_tree(text: &[Token], dice: &mut Dice, leaves: usize) -> Vec<Branch> {
+    let mut tree: Vec<Branch> = Vec::new();
+    for _ in 0..dice.below(4) {
+        let parent = if leaves == 1 { tree.len() } else { dice.below(tree.len() + 1) };
+        tree.push(Branch { parent, token: text[dice.below(text.len())] });
+    }
+    tree
 }
 
 /// How far apart two rows are as laws of the next token: total variation, from 0 to 1.
