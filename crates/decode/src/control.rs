@@ -50,6 +50,12 @@ const TRIAL_LEN: usize = 4;
 /// it.
 const TRIAL_PREFILL: usize = 32;
 
+/// A gain over plain decoding below this is checked: a plain round after so many others shows what a
+/// pass over one token takes now. Rounds that draft only guess it, and where the guess is too high,
+/// drafts that do not pay seem to.
+const CHECKED_GAIN: f64 = 1.3;
+const CHECKED_AFTER: u32 = 12;
+
 /// Tokens over which taking up a drafter has to pay for what it must prefill first.
 const AHEAD_MAX: usize = 256;
 
@@ -208,6 +214,8 @@ pub struct Controller {
     saved: f64,
     /// What a token cost each drafter with a model at the start, in the target's.
     shares: BTreeMap<DrafterId, f64>,
+    /// Rounds since a pass over one token for each sequence.
+    since_plain: u32,
 }
 
 /// An arm, and what all sequences saw of it.
@@ -244,7 +252,8 @@ impl Controller {
         let saved = SAVED_FIRST * one;
         let share = |(id, curve): (&DrafterId, &CostCurve)| (*id, curve.seconds(1, 1) / one);
         let shares = costs.drafters.iter().map(share).collect();
-        Self { costs, arms: arms.into_iter().map(known).collect(), draft_len_max, saved, shares }
+        let arms = arms.into_iter().map(known).collect();
+        Self { costs, arms, draft_len_max, saved, shares, since_plain: 0 }
     }
 
     /// For a sequence that begins and may use those of the arms that `may` admits.
@@ -279,8 +288,12 @@ impl Controller {
         let current = self.in_use(history, outlook, plain);
         history.current = Some((current.arm, current.len));
         history.token_seconds = current.seconds / current.tokens;
-        let trial = self.trial(history, outlook, current);
-        let (forecast, drafter_prefill_max) = trial.unwrap_or((current, None));
+        let check = self.since_plain == CHECKED_AFTER
+            && current.rate() < CHECKED_GAIN * plain.rate()
+            && !outlook.first;
+        let trial = if check { None } else { self.trial(history, outlook, current) };
+        let in_use = if check { plain } else { current };
+        let (forecast, drafter_prefill_max) = trial.unwrap_or((in_use, None));
         let prefill_max = drafter_prefill_max.unwrap_or(usize::MAX);
         let prefill = forecast.arm.map_or(0.0, |arm| self.prefill(arm, outlook, prefill_max));
         let arm = forecast.arm.map(|arm| &self.arms[arm].arm);
@@ -312,6 +325,9 @@ impl Controller {
     pub fn observe(&mut self, passes: &Passes) {
         self.costs.observe(passes);
         let plain = passes.target.is_some_and(|pass| pass.tokens == pass.sequences);
+        // Where other sequences of the round draft nevertheless, the check waits as long again.
+        let again = plain || self.since_plain == CHECKED_AFTER;
+        self.since_plain = if again { 0 } else { self.since_plain + 1 };
         let one = self.costs.target.seconds(1, 1);
         for (id, curve) in self.costs.drafters.iter_mut().filter(|_| plain) {
             if passes.drafters.iter().all(|(ran, _)| ran != id) {

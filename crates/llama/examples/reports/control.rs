@@ -27,7 +27,6 @@ const CACHED: usize = 512;
 const MEASURE: Duration = Duration::from_millis(1500);
 
 const QWEN: &str = "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf";
-const WIDENED: &str = "SmolLM2-widened-x16.Q8_0.gguf";
 const ALIGNED: &str = "SmolLM2-135M-Instruct.Q4_0.gguf";
 const USELESS: &str = "SmolLM2-pruned-8+0.gguf";
 
@@ -73,9 +72,9 @@ fn workloads() -> Vec<Workload> {
         prompts,
     };
     vec![
-        workload("chat, aligned drafter", WIDENED, Source::Model(ALIGNED), 1.0, chat),
-        workload("code, aligned drafter", WIDENED, Source::Model(ALIGNED), 0.2, code),
-        workload("chat, useless drafter", WIDENED, Source::Model(USELESS), 1.0, chat),
+        workload("chat, aligned drafter", lab::WIDENED, Source::Model(ALIGNED), 1.0, chat),
+        workload("code, aligned drafter", lab::WIDENED, Source::Model(ALIGNED), 0.2, code),
+        workload("chat, useless drafter", lab::WIDENED, Source::Model(USELESS), 1.0, chat),
         workload("chat, drafter of another family", QWEN, Source::Model(ALIGNED), 1.0, chat),
         workload("edits", QWEN, Source::Edit, 0.0, edits),
         workload("stories", QWEN, Source::Suffix, 1.0, stories),
