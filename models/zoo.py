@@ -54,6 +54,10 @@ class Model(NamedTuple):
     rest: Tensors = {}
     """Tensors outside the blocks beside what all share, or instead of it."""
     final_norm: str = "output_norm"
+    architecture: str = ""
+    """Where the file is called otherwise."""
+    shares: bool = True
+    """Whether it has token embeddings and an output as all share them."""
 
 
 # --- tokenizer ---
@@ -78,6 +82,7 @@ def byte_tokens() -> list[str]:
 
 
 TOKENS = [*byte_tokens(), *(merge.replace(" ", "") for merge in MERGES), *CONTROL]
+KNOWN_TO_HEAD = [token for token in range(len(TOKENS)) if token % 3]
 # Tokens of the text to generate: not those of control, nor bytes that are no printable ASCII.
 SPOKEN = [*range(0x20, 0x7F), *range(256, 256 + len(MERGES))]
 
@@ -217,6 +222,30 @@ def delta_net(heads: int = 4, groups: int = 2, state: int = 32) -> Tensors:
     }
 
 
+def prediction() -> Tensors:
+    """What a block has in addition that predicts the token after the next."""
+    return {
+        "nextn.eh_proj.weight": matrix(WIDTH, 2 * WIDTH),
+        "nextn.enorm.weight": norm(WIDTH),
+        "nextn.hnorm.weight": norm(WIDTH),
+    }
+
+
+def eagle() -> Tensors:
+    """The one block of an EAGLE-3 head: attention over a token's embedding beside a hidden row."""
+    sharp = math.sqrt(SHARP)
+    return (
+        attention()
+        | feed_forward()
+        | {
+            "attn_norm_2.weight": norm(WIDTH),
+            "attn_q.weight": matrix(HEADS * HEAD, 2 * WIDTH, gain=sharp),
+            "attn_k.weight": matrix(KEY_HEADS * HEAD, 2 * WIDTH, gain=sharp),
+            "attn_v.weight": matrix(KEY_HEADS * HEAD, 2 * WIDTH),
+        }
+    )
+
+
 def short_convolution() -> Tensors:
     return {
         "attn_norm.weight": norm(WIDTH),
@@ -330,6 +359,7 @@ MAMBA: dict[str, Value] = {
 }
 DELTA_NET: dict[str, Value] = MAMBA | {"ssm.inner_size": 4 * 32, "ssm.state_size": 32}
 SLIDING: dict[str, Value] = {"attention.sliding_window": WINDOW}
+PREDICTING: dict[str, Value] = {"nextn_predict_layers": 1}
 
 
 # --- architectures ---
@@ -458,6 +488,44 @@ ZOO = {
         final_norm="token_embd_norm",  # It normalises the output all the same.
     ),
     "mamba2": Model(MAMBA, [mamba()] * 3),
+    # Two with a block of their own that drafts, which is the last; one can be cut, and one is a hybrid.
+    "glm4moe-mtp": Model(
+        ATTENTION | SIGMOID_MIXTURE | PREDICTING | {"rope.dimension_count": HEAD // 2},
+        [attention(biased=True) | feed_forward("post_attention_norm")]
+        + [attention(biased=True) | experts("post_attention_norm", shared=True, balanced=True)] * 2
+        + [attention(biased=True) | experts("post_attention_norm", shared=True, balanced=True) | prediction()],
+        architecture="glm4moe",
+    ),
+    "qwen35-mtp": Model(
+        ATTENTION
+        | DELTA_NET
+        | PREDICTING
+        | {
+            "full_attention_interval": 3,
+            "rope.dimension_count": HEAD // 2,
+            "rope.dimension_sections": [3, 3, 2, 0],
+        },
+        [
+            delta_net() | feed_forward("post_attention_norm"),
+            delta_net() | feed_forward("post_attention_norm"),
+            attention(normed=True, gated=True) | feed_forward("post_attention_norm"),
+            attention(normed=True, gated=True) | feed_forward("post_attention_norm") | prediction(),
+        ],
+        architecture="qwen35",
+    ),
+    # A draft head for "llama": it reads what goes into all three blocks, and knows two tokens in three.
+    "llama-eagle3": Model(
+        ATTENTION | {"target_layers": [0, 1, 2], "target_hidden_size": WIDTH, "rope.dimension_count": HEAD},
+        [eagle()],
+        {
+            "fc.weight": matrix(WIDTH, 3 * WIDTH),
+            "output_norm.weight": norm(WIDTH),
+            "output.weight": matrix(len(KNOWN_TO_HEAD), WIDTH, gain=4.0),
+            "d2t": lambda _: np.array(KNOWN_TO_HEAD, dtype=np.int64),
+        },
+        architecture="eagle3",
+        shares=False,
+    ),
 }
 
 
@@ -465,10 +533,11 @@ ZOO = {
 
 
 def make(name: str, out: Path) -> None:
-    """Write the model of architecture `name` to `out`, which appears when it is complete."""
+    """Write the model called `name` to `out`, which appears when it is complete."""
     model = ZOO[name]
     part = out.with_name(out.name + ".part")
-    writer = gguf.GGUFWriter(part, name)
+    architecture = model.architecture or name
+    writer = gguf.GGUFWriter(part, architecture)
     keys: dict[str, Value] = {
         "context_length": CONTEXT,
         "embedding_length": WIDTH,
@@ -477,11 +546,12 @@ def make(name: str, out: Path) -> None:
     }
     # The same name for all: where it says phi3, llama.cpp expects Phi's control tokens.
     add(writer, {"general.name": "zoo", "general.file_type": int(gguf.LlamaFileType.ALL_F32)})
-    add(writer, {f"{name}.{key}": value for key, value in (keys | model.keys).items()})
+    add(writer, {f"{architecture}.{key}": value for key, value in (keys | model.keys).items()})
     add(writer, tokenizer())
     random = np.random.default_rng([*name.encode()])
     for tensor, draw in tensors(model).items():
-        writer.add_tensor(tensor, draw(random).astype(np.float32))
+        drawn = draw(random)
+        writer.add_tensor(tensor, drawn if drawn.dtype == np.int64 else drawn.astype(np.float32))
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -502,11 +572,13 @@ def add(writer: gguf.GGUFWriter, keys: dict[str, Value]) -> None:
 
 def tensors(model: Model) -> Tensors:
     """All tensors of a model by their full names."""
-    named = {
-        "token_embd.weight": embedding(),
-        f"{model.final_norm}.weight": norm(WIDTH),
-        "output.weight": voice(),
-    }
+    named: Tensors = {}
+    if model.shares:
+        named |= {
+            "token_embd.weight": embedding(),
+            f"{model.final_norm}.weight": norm(WIDTH),
+            "output.weight": voice(),
+        }
     for index, block in enumerate(model.blocks):
         named |= {f"blk.{index}.{name}": draw for name, draw in block.items()}
     return named | model.rest

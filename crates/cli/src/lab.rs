@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forerun_decode::{Drafter, Engine, VocabMap};
+use forerun_decode::{Engine, VocabMap};
 use forerun_lab::{
-    Build, EngineRecord, EngineShape, Error, Models, Observer, Outline, Provenance, Result, Target,
+    Build, EngineRecord, EngineShape, Error, Models, Observer, Outline, Parts, Provenance, Result,
+    Target,
 };
-use forerun_llama::{EngineOptions, GpuLayers, LoadMode, Model};
+use forerun_llama::{EngineOptions, GpuLayers, LlamaEngine, LoadMode, Model};
 
 use crate::flags::{ContextLen, DrafterConfig, ModelConfig, OutputConfig};
 use crate::interrupt::Interrupt;
@@ -107,7 +108,7 @@ impl<'a> Gguf<'a> {
         what: &'static str,
         (model, config): (&Model, &ModelConfig),
         shape: &EngineShape,
-    ) -> Result<Box<dyn Engine>> {
+    ) -> Result<LlamaEngine> {
         let len = |len: usize| u32::try_from(len).ok().and_then(NonZeroU32::new);
         let options = EngineOptions {
             context_len: match shape.context_len {
@@ -118,14 +119,15 @@ impl<'a> Gguf<'a> {
             paths: shape.paths,
             ..config.engine.clone()
         };
-        Ok(Box::new(load::engine(what, model, options, self.interrupt).map_err(failed)?))
+        load::engine(what, model, options, self.interrupt).map_err(failed)
     }
 }
 
 impl Models for Gguf<'_> {
     fn target(&mut self) -> Result<Target> {
         let (config, progress) = (self.config, &self.console.progress);
-        let model = load::load_model("target", &config.target, self.interrupt, progress);
+        let own_head = config.drafters.iter().any(|it| it.path() == Some(&config.target.path));
+        let model = load::load_model("target", &config.target, own_head, self.interrupt, progress);
         let model = model.map_err(failed)?;
         let context_len = load::context_len(config.context, &model);
         let target = Target {
@@ -138,25 +140,26 @@ impl Models for Gguf<'_> {
     }
 
     fn engine(&mut self, shape: &EngineShape) -> Result<Box<dyn Engine>> {
-        self.start("target", (self.loaded(), &self.config.target), shape)
+        Ok(Box::new(self.start("target", (self.loaded(), &self.config.target), shape)?))
     }
 
-    fn drafters(&mut self, shape: &EngineShape) -> Result<Vec<Box<dyn Drafter>>> {
-        let target = self.loaded();
-        let context_len = shape.context_len.unwrap_or(target.context_len());
-        let room = Room { context_len, slots: shape.slots };
+    fn parts(&mut self, shape: &EngineShape, draft_paths: NonZeroU32) -> Result<Parts> {
+        let model = self.loaded();
+        let mut engine = self.start("target", (model, &self.config.target), shape)?;
+        let room = Room { context_len: engine.context_len(), slots: shape.slots };
         let (interrupt, screen) = (self.interrupt, &mut *self.console.screen.borrow_mut());
         let mut watch = Watch { interrupt, screen };
         let mut drafters = Vec::new();
         for drafter in &self.config.drafters {
             let mut drafter = drafter.clone();
             if let DrafterConfig::Model(draft) = &mut drafter {
-                draft.model.engine.paths = shape.paths;
+                draft.model.engine.paths = draft_paths;
             }
+            let target = (model, &mut engine);
             let loaded = LoadedDrafter::load(&drafter, target, &room, &mut watch);
             drafters.push(loaded.map_err(failed)?.drafter);
         }
-        Ok(drafters)
+        Ok(Parts { engine: Box::new(engine), drafters })
     }
 
     fn draft_engine(&mut self, shape: &EngineShape) -> Result<Option<Box<dyn Engine>>> {
@@ -166,13 +169,17 @@ impl Models for Gguf<'_> {
         });
         let Some(draft) = { models }.next() else { return Ok(None) };
         let progress = &self.console.progress;
-        let model = load::load_model("draft model", &draft.model, self.interrupt, progress);
+        let model = load::load_model("draft model", &draft.model, false, self.interrupt, progress);
         let model = model.map_err(failed)?;
+        // A head says nothing without its target's hidden states.
+        if model.head_kind().is_some() {
+            return Ok(None);
+        }
         let map = VocabMap::between(self.loaded().vocab(), model.vocab()).map_err(failed)?;
         if !map.is_identity() {
             return Ok(None);
         }
-        self.start("draft model", (&model, &draft.model), shape).map(Some)
+        Ok(Some(Box::new(self.start("draft model", (&model, &draft.model), shape)?)))
     }
 
     fn record(&self, context_len: usize, paths: u32) -> EngineRecord {

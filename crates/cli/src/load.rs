@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use forerun_decode::{
-    Arm, Controller, Decoder, Drafter, DrafterId, EditDrafter, Engine, ModelDrafter, NgramDrafter,
-    Sampling, Special, SuffixDrafter, TenantSuffixDrafter, Token, Tokenizer, VocabMap,
+    Arm, Controller, Decoder, Drafter, DrafterId, EditDrafter, Engine, HeadDrafter, ModelDrafter,
+    NgramDrafter, Sampling, Special, SuffixDrafter, TenantSuffixDrafter, Token, Tokenizer,
+    VocabMap,
 };
 use forerun_lab::{MEASURE, SLOT, SamplingConfig, bytes, file_name};
-use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
+use forerun_llama::{EngineOptions, LlamaEngine, LlamaHead, Model, ModelOptions};
 
 use crate::flags::{
     ContextLen, DraftConfig, DraftModelConfig, DrafterConfig, ModelConfig, RunConfig,
@@ -139,7 +140,8 @@ pub(crate) fn load_for(
              or later, for instance with CC=clang-19 CXX=clang++-19",
         );
     }
-    let model = load_model("target", wanted.target, interrupt, &screen.progress())?;
+    let own_head = wanted.draft.drafters.iter().any(|it| it.path() == Some(&wanted.target.path));
+    let model = load_model("target", wanted.target, own_head, interrupt, &screen.progress())?;
     let sampling = wanted.sampling.for_vocab(model.vocab())?;
     let context_len = context_len(wanted.context, &model);
     let drafts = wanted.draft;
@@ -149,7 +151,7 @@ pub(crate) fn load_for(
         slots: wanted.slots,
         ..wanted.target.engine.clone()
     };
-    let target = engine("target", &model, options, interrupt)?;
+    let mut target = engine("target", &model, options, interrupt)?;
     let room = Room { context_len: target.context_len(), slots: wanted.slots };
     let mut drafters = Vec::new();
     for drafter in &drafts.drafters {
@@ -158,7 +160,7 @@ pub(crate) fn load_for(
             DrafterConfig::Suffix if wanted.serves => &DrafterConfig::TenantSuffix,
             drafter => drafter,
         };
-        drafters.push(LoadedDrafter::load(drafter, &model, &room, watch)?);
+        drafters.push(LoadedDrafter::load(drafter, (&model, &mut target), &room, watch)?);
     }
     // A memory that cannot forget what is rejected cannot be drafted for; a drafter that was named
     // is refused below.
@@ -239,7 +241,7 @@ impl LoadedDrafter {
     /// Where its file is not what it should be.
     pub(crate) fn load(
         config: &DrafterConfig,
-        target: &Model,
+        (target, engine): (&Model, &mut LlamaEngine),
         room: &Room,
         watch: &mut Watch<'_>,
     ) -> anyhow::Result<Self> {
@@ -250,8 +252,23 @@ impl LoadedDrafter {
             DrafterConfig::Edit(None) => Self::new(EditDrafter::default(), ""),
             DrafterConfig::Edit(Some(path)) => Self::new(edit(path, target)?, &file_name(path)),
             DrafterConfig::Model(draft) => {
-                let (drafter, about) = draft_model(draft, target, room, watch)?;
-                Self::new(drafter, &about)
+                let Watch { interrupt, screen } = watch;
+                let model = match draft.model.path == target.path() {
+                    true => target.clone(),
+                    false => {
+                        let progress = screen.progress();
+                        load_model("draft model", &draft.model, false, interrupt, &progress)?
+                    }
+                };
+                let about = format!("{} ({})", file_name(model.path()), bytes(model.size()));
+                match model.head_kind() {
+                    Some(kind) => {
+                        let head = draft_head(draft, &model, (target, engine), room, interrupt)?;
+                        let drafter = HeadDrafter::new(Box::new(head), kind.drafter());
+                        Self::new(drafter.confident(draft.confidence_min), &about)
+                    }
+                    None => Self::new(draft_model(draft, &model, target, room, watch)?, &about),
+                }
             }
         })
     }
@@ -262,10 +279,11 @@ impl LoadedDrafter {
     }
 }
 
-/// Loads a model, showing how far that is.
+/// Loads a model, with its own draft head or without, showing how far that is.
 pub(crate) fn load_model(
     what: &'static str,
     config: &ModelConfig,
+    prediction_layers: bool,
     interrupt: &Interrupt,
     progress: &Progress,
 ) -> anyhow::Result<Model> {
@@ -274,6 +292,7 @@ pub(crate) fn load_model(
     let options = ModelOptions {
         gpu_layers: config.gpu_layers,
         load_mode: config.load_mode,
+        prediction_layers,
         progress: Some(Box::new(move |share| {
             shown.file(&loading, &path, share.into());
             !stop.is_pressed()
@@ -323,13 +342,29 @@ pub(crate) struct Room {
     pub(crate) slots: NonZeroU32,
 }
 
+/// A head of the target, which reads its hidden states.
+fn draft_head(
+    config: &DraftModelConfig,
+    model: &Model,
+    target: (&Model, &mut LlamaEngine),
+    room: &Room,
+    interrupt: &Interrupt,
+) -> anyhow::Result<LlamaHead> {
+    let options = EngineOptions {
+        slots: room.slots,
+        interrupt: Some(interrupt.flag()),
+        ..config.model.engine.clone()
+    };
+    LlamaHead::new(model, target, &options).with_context(|| file_name(model.path()))
+}
+
 fn draft_model(
     config: &DraftModelConfig,
+    model: &Model,
     target: &Model,
     room: &Room,
     Watch { interrupt, screen }: &mut Watch<'_>,
-) -> anyhow::Result<(ModelDrafter, String)> {
-    let model = load_model("draft model", &config.model, interrupt, &screen.progress())?;
+) -> anyhow::Result<ModelDrafter> {
     let (target_vocab, draft_vocab) = (target.vocab(), model.vocab());
     let map = VocabMap::between(target_vocab, draft_vocab).with_context(|| {
         let (draft, target) = (file_name(model.path()), file_name(target.path()));
@@ -351,10 +386,8 @@ fn draft_model(
         slots: room.slots,
         ..config.model.engine.clone()
     };
-    let engine = engine("draft model", &model, options, interrupt)?;
-    let drafter = ModelDrafter::new(Box::new(engine))
+    let engine = engine("draft model", model, options, interrupt)?;
+    Ok(ModelDrafter::new(Box::new(engine))
         .translated(map, Arc::new(target_vocab.clone()), Arc::new(draft_vocab.clone()))
-        .confident(config.confidence_min);
-    let about = format!("{} ({})", file_name(model.path()), bytes(model.size()));
-    Ok((drafter, about))
+        .confident(config.confidence_min))
 }

@@ -7,15 +7,18 @@ use std::time::{Duration, Instant};
 
 use forerun_verify::Token;
 
-use crate::cache::SlotCaches;
+use crate::cache::{Reuse, SlotCaches};
 use crate::clock::{self, Clock};
 use crate::control::Costs;
 use crate::cost::CostCurve;
 use crate::draft::Drafter;
 use crate::drafters::Drafters;
-use crate::engine::{Engine, Output, Slot};
+use crate::engine::{Engine, Keep, Output, Slot};
 use crate::error::DecodeError;
 use crate::sequence::Sequence;
+
+/// Most cached tokens of a sequence that run again to show their hidden states.
+const RUN_AGAIN_MAX: usize = 8;
 
 /// A target, its drafters, and the memory that rounds reuse.
 pub struct Decoder {
@@ -123,8 +126,22 @@ impl Decoder {
 
     /// How many tokens of a sequence the target has yet to run before the next can be drawn.
     pub fn uncached_len(&self, sequence: &Sequence) -> usize {
-        let cached = self.caches.of(sequence.slot());
-        sequence.tokens.len() - cached.reuse(&sequence.tokens).len
+        sequence.tokens.len() - self.reuse(sequence).len
+    }
+
+    /// What of a sequence's cache its next pass keeps. A drafter that reads hidden states may lack some
+    /// of tokens that are cached: a few run again for it.
+    pub(crate) fn reuse(&self, sequence: &Sequence) -> Reuse {
+        let (slot, tokens) = (sequence.slot(), &sequence.tokens);
+        let reuse = self.caches.of(slot).reuse(tokens);
+        if self.target.feature_len() == 0 || !self.target.can_cut() {
+            return reuse;
+        }
+        let shown = self.drafters.iter().filter_map(|(_, it)| it.shown_until(slot, tokens));
+        let shown = shown.min().unwrap_or(usize::MAX);
+        let few = (1..=RUN_AGAIN_MAX).contains(&reuse.len.saturating_sub(shown));
+        let in_trunk = shown <= self.caches.of(slot).trunk().len();
+        if few && in_trunk { Reuse { keep: Keep::Trunk(shown), len: shown } } else { reuse }
     }
 
     /// The tokens the target's slot has cached; none after an error that lost the caches

@@ -4,6 +4,7 @@ mod automaton;
 mod branch;
 mod edit;
 mod fixed;
+mod head;
 mod index;
 mod model;
 mod ngram;
@@ -25,6 +26,7 @@ use crate::sampling::Sampling;
 
 pub use edit::EditDrafter;
 pub use fixed::{MatchLen, MatchLenError};
+pub use head::HeadDrafter;
 pub use model::ModelDrafter;
 pub use ngram::NgramDrafter;
 pub use suffix::{SuffixConfig, SuffixDrafter};
@@ -179,13 +181,17 @@ pub enum DraftFailure {
 /// ```
 /// use forerun_decode::DrafterKind;
 /// assert_eq!(DrafterKind::Ngram.name(), "ngram");
-/// assert!(DrafterKind::DraftModel.is_model());
+/// assert!(DrafterKind::DraftModel.is_model() && DrafterKind::Eagle3.is_model());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DrafterKind {
     /// A smaller model.
     DraftModel,
+    /// A head that reads hidden states of three of the target's layers.
+    Eagle3,
+    /// The target's own head for the tokens after the next.
+    Mtp,
     /// N-grams of the sequence itself.
     Ngram,
     /// Suffixes of the sequence and of earlier outputs.
@@ -201,6 +207,8 @@ impl DrafterKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::DraftModel => "draft-model",
+            Self::Eagle3 => "draft-eagle3",
+            Self::Mtp => "draft-mtp",
             Self::Ngram => "ngram",
             Self::Suffix => "suffix",
             Self::Edit => "edit",
@@ -210,8 +218,21 @@ impl DrafterKind {
 
     /// Whether it draws paths from a model's rows and has a KV cache.
     pub fn is_model(self) -> bool {
-        self == Self::DraftModel
+        matches!(self, Self::DraftModel | Self::Eagle3 | Self::Mtp)
     }
+}
+
+/// What a target's pass showed of a sequence: its hidden states at tokens that are committed.
+#[derive(Debug, Clone)]
+pub struct Shown<'a> {
+    /// The sequence's slot.
+    pub slot: Slot,
+    /// All committed tokens, also those that have not run yet: the newest, or the rest of a prompt.
+    pub tokens: &'a [Token],
+    /// Which token the first row belongs to.
+    pub start: usize,
+    /// The feature rows of tokens that follow each other.
+    pub features: Vec<&'a [f32]>,
 }
 
 /// Whose outputs a drafter may learn from, and draft from for the same one.
@@ -251,6 +272,16 @@ pub trait Drafter: Send {
     /// If a pass fails.
     fn measure(&mut self, _may_take: Duration) -> Result<Option<CostCurve>, EngineError> {
         Ok(None)
+    }
+
+    /// Shows what a round's pass of the target says of its sequences, for drafters that read hidden
+    /// states. All sequences of the round come in one call, after it.
+    fn show(&mut self, _shown: &[Shown<'_>]) {}
+
+    /// Returns the first token of a sequence whose hidden states a drafter that reads them has not been
+    /// shown, and would need next.
+    fn shown_until(&self, _slot: Slot, _tokens: &[Token]) -> Option<usize> {
+        None
     }
 
     /// Measures its passes by this clock from now on.

@@ -119,11 +119,15 @@ impl Step<'_> {
 /// output.push(&[0.5, -1.0]);
 /// output.row_mut(0)[1] += 1.0;
 /// assert_eq!((output.len(), output.row(0)), (1, &[0.5, 0.0][..]));
+/// assert_eq!(output.feature_count(), 0, "an engine gives them only if it was told to");
 /// ```
 #[derive(Debug, Default)]
 pub struct Output {
     logits: Vec<f32>,
     vocab_len: usize,
+    /// Hidden rows, see [`Engine::feature_len`].
+    features: Vec<f32>,
+    feature_len: usize,
     /// What [`Output::copied`] gives out.
     copy: Vec<f32>,
 }
@@ -132,7 +136,35 @@ impl Output {
     /// Forgets the rows of the last pass. For engines.
     pub fn clear(&mut self, vocab_len: usize) {
         self.logits.clear();
+        self.features.clear();
         self.vocab_len = vocab_len;
+    }
+
+    /// Appends a feature row. For engines.
+    ///
+    /// # Panics
+    /// If it is of another length than those before it.
+    pub fn push_feature(&mut self, parts: &[&[f32]]) {
+        let len = parts.iter().map(|part| part.len()).sum();
+        assert!(
+            self.features.is_empty() || len == self.feature_len,
+            "feature rows are of one length"
+        );
+        self.feature_len = len;
+        parts.iter().for_each(|part| self.features.extend_from_slice(part));
+    }
+
+    /// How many feature rows there are.
+    pub fn feature_count(&self) -> usize {
+        self.features.len().checked_div(self.feature_len).unwrap_or(0)
+    }
+
+    /// Feature row `index`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn feature(&self, index: usize) -> &[f32] {
+        &self.features[index * self.feature_len..][..self.feature_len]
     }
 
     /// Appends a row. For engines.
@@ -197,6 +229,13 @@ pub trait Engine: Send {
     /// for.
     fn can_cut(&self) -> bool;
 
+    /// How many numbers its feature rows have: what a draft head reads of this model's hidden states.
+    /// Zero if it gives none. Else a pass gives one for each of its tokens, in the order of its steps
+    /// and in each the trunk's before the tree's, whatever rows the steps want.
+    fn feature_len(&self) -> usize {
+        0
+    }
+
     /// Runs all steps, in as few passes as the engine can, and writes their rows. A slot may occur
     /// in one step only.
     ///
@@ -208,6 +247,61 @@ pub trait Engine: Send {
     /// there, without running them again. Returns whether it did; if not, nothing has changed.
     fn copy(&mut self, _from: Slot, _to: Slot, _len: usize) -> bool {
         false
+    }
+}
+
+/// A draft head: a small model that reads a hidden row beside every token, of the target where its
+/// token is committed and of its own where it is drafted.
+///
+/// Its passes give a feature row for each row: the hidden row that goes with a token drawn from it.
+pub trait Head: Engine {
+    /// How it pairs tokens with hidden rows.
+    fn pairing(&self) -> Pairing;
+
+    /// How many numbers a hidden row has.
+    fn hidden_len(&self) -> usize;
+
+    /// Makes hidden rows of a target's feature rows, all of which are given one after the other.
+    ///
+    /// # Errors
+    /// If the pass fails; the caches are as they were.
+    fn encode(&mut self, features: &[f32], hidden: &mut Vec<f32>) -> Result<(), EngineError>;
+
+    /// Like [`Engine::extend`], with a hidden row for each token, in the order of feature rows.
+    ///
+    /// # Errors
+    /// As for [`Engine::extend`].
+    fn extend_hidden(
+        &mut self,
+        steps: &[Step<'_>],
+        hidden: &[f32],
+        output: &mut Output,
+    ) -> Result<(), EngineError>;
+}
+
+/// How a head pairs tokens with hidden rows. Either way the row after a pair is the distribution of
+/// the token that follows the pair's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pairing {
+    /// Each token with the hidden row of the one before it; the first has none and is left out
+    /// (EAGLE-3).
+    AfterFirst,
+    /// The same, but the first token is there, with zeros (multi-token prediction).
+    FromFirst,
+}
+
+impl Pairing {
+    /// The tokens of a sequence that come before its first pair.
+    ///
+    /// ```
+    /// use forerun_decode::Pairing;
+    /// assert_eq!((Pairing::AfterFirst.unpaired(), Pairing::FromFirst.unpaired()), (1, 0));
+    /// ```
+    pub fn unpaired(self) -> usize {
+        match self {
+            Self::AfterFirst => 1,
+            Self::FromFirst => 0,
+        }
     }
 }
 

@@ -78,11 +78,13 @@ pub use control::{Arm, Available, Choice, Controller, Costs, History, Load, Outl
 pub use cost::{CostCurve, Pass};
 pub use decoder::Decoder;
 pub use draft::{DraftFailure, DraftRequest, Drafter, DrafterId, DrafterInfo, DrafterKind, Draw};
-pub use draft::{EditDrafter, FixedTokens, MatchLen, MatchLenError, ModelDrafter, NgramDrafter};
-pub use draft::{SuffixConfig, SuffixDrafter, Tenant, TenantSuffixDrafter};
+pub use draft::{EditDrafter, FixedTokens, HeadDrafter, MatchLen, MatchLenError, ModelDrafter};
+pub use draft::{NgramDrafter, Shown, SuffixConfig, SuffixDrafter, Tenant, TenantSuffixDrafter};
 pub use drafters::Drafters;
 pub use drift::{Drift, DriftError, drift};
-pub use engine::{Branch, Caches, Engine, EngineError, Keep, Output, Rows, Slot, Step};
+pub use engine::{
+    Branch, Caches, Engine, EngineError, Head, Keep, Output, Pairing, Rows, Slot, Step,
+};
 pub use error::DecodeError;
 pub use forerun_verify::Token;
 pub use generate::{Chunk, Finish, Generation, Origin, Piece, Reading};
@@ -98,5 +100,5 @@ pub use stats::{Position, Stats};
 pub use stop::{StopError, StopFilter, StopStrings};
 pub use text::{Detokenizer, Special, SpecialToken, TokenizeError, Tokenizer};
 #[cfg(feature = "toy")]
-pub use toy::{ToyEngine, ToyModel};
+pub use toy::{ToyEngine, ToyHead, ToyModel};
 pub use vocab_map::{VocabMap, VocabMismatch};

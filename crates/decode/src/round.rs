@@ -12,7 +12,7 @@ use crate::commit::{Commit, Dropped, FixedPath, Passes, Round, Times};
 use crate::constraint::Constraint;
 use crate::cost::Pass;
 use crate::decoder::Decoder;
-use crate::draft::{DraftRequest, Drafter, DrafterId, Draw, FixedTokens};
+use crate::draft::{DraftRequest, Drafter, DrafterId, Draw, FixedTokens, Shown};
 use crate::engine::{Branch, Output, Rows, Step};
 use crate::error::DecodeError;
 use crate::logprob::TokenLogprob;
@@ -43,7 +43,6 @@ impl Decoder {
         let started = self.clock.now();
         let shares = self.draft(turns)?;
         let drafted = self.clock.now();
-        let drafters = self.drafters.passes();
         self.score(turns, &shares)?;
         let scored = self.clock.now();
         let verdicts = self.verify(turns, &shares)?;
@@ -54,15 +53,20 @@ impl Decoder {
         let first = counts.next();
         let even = counts.all(|count| Some(count) == first);
         let target = (even || self.target.paths_max() > 1).then_some(target);
+        let features = committed_features(&shares, &verdicts);
         let parts = turns.iter_mut().zip(shares).zip(verdicts);
         let commits = parts.map(|((turn, share), verdict)| commit(turn.sequence, share, verdict));
         let commits = commits.collect();
+        let verified = self.clock.now();
+        self.show(turns, features);
+        let drafters = self.drafters.passes();
         let draft_pass = drafters.iter().map(|(_, pass)| pass.time).sum();
+        let drafting = (drafted - started) + (self.clock.now() - verified);
         let times = Times {
             draft_pass,
-            draft: (drafted - started).saturating_sub(draft_pass),
+            draft: drafting.saturating_sub(draft_pass),
             target: scored - drafted,
-            verify: self.clock.now() - scored,
+            verify: verified - scored,
         };
         Ok(Round { commits, times, passes: Passes { target, drafters } })
     }
@@ -102,7 +106,7 @@ impl Decoder {
     /// Which of a sequence's tokens run in this round.
     fn span(&self, turn: &Turn<'_>) -> Span {
         let len = turn.sequence.tokens.len();
-        let reuse = self.caches.of(turn.sequence.slot()).reuse(&turn.sequence.tokens);
+        let reuse = self.reuse(turn.sequence);
         let end = len.min(reuse.len.saturating_add(turn.limits.prefill_max.max(1)));
         Span { reuse, end, only_prefills: end < len }
     }
@@ -148,6 +152,48 @@ impl Decoder {
         };
         turns.iter_mut().zip(shares).map(verdict).collect()
     }
+
+    /// Shows the drafters what the target's pass said of tokens that are committed now.
+    fn show(&mut self, turns: &[Turn<'_>], features: Vec<CommittedFeatures>) {
+        if self.output.feature_count() == 0 {
+            return;
+        }
+        let parts = turns.iter().map(|turn| &*turn.sequence).zip(features);
+        let shown = parts.map(|(sequence, CommittedFeatures { start, rows })| Shown {
+            slot: sequence.slot(),
+            tokens: &sequence.tokens,
+            start,
+            features: rows.into_iter().map(|row| self.output.feature(row)).collect(),
+        });
+        let shown: Vec<Shown<'_>> = shown.collect();
+        self.drafters.iter_mut().for_each(|(_, drafter)| drafter.show(&shown));
+    }
+}
+
+/// Which feature rows of a pass belong to a sequence's committed tokens.
+struct CommittedFeatures {
+    /// The token of the first.
+    start: usize,
+    rows: Vec<usize>,
+}
+
+/// Returns, for each share, the feature rows of its trunk and of what was accepted of its draft.
+fn committed_features(shares: &[Share], verdicts: &[Option<Verified>]) -> Vec<CommittedFeatures> {
+    let mut first = 0;
+    let of_share = |(share, verified): (&Share, &Option<Verified>)| {
+        let start = share.span.reuse.len;
+        let trunk_end = first + share.span.end - start;
+        let mut accepted = Vec::new();
+        let mut node = verified.as_ref().map_or(Node::ROOT, |verified| verified.verdict.node);
+        while let Some(parent) = share.draft.parent(node) {
+            accepted.push(trunk_end + node.index() - 1);
+            node = parent;
+        }
+        let rows = (first..trunk_end).chain(accepted.into_iter().rev()).collect();
+        first += share.token_count();
+        CommittedFeatures { start, rows }
+    };
+    shares.iter().zip(verdicts).map(of_share).collect()
 }
 
 /// Which of a sequence's committed tokens run in the target's pass.

@@ -6,7 +6,7 @@
 
 use forerun_verify::Token;
 
-use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Slot, Step};
+use crate::engine::{Branch, Engine, EngineError, Head, Keep, Output, Pairing, Rows, Slot, Step};
 
 /// Logits as a function of the last tokens.
 ///
@@ -71,6 +71,7 @@ pub struct ToyEngine {
     slots: Vec<ToySlot>,
     /// Passes left before the failure, and the failure.
     fault: Option<(usize, EngineError)>,
+    gives_features: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -82,7 +83,14 @@ struct ToySlot {
 impl ToyEngine {
     /// An engine with one slot.
     pub fn new(model: ToyModel, context_len: usize) -> Self {
-        Self { model, context_len, paths_max: 8, slots: vec![ToySlot::default()], fault: None }
+        Self {
+            model,
+            context_len,
+            paths_max: 8,
+            slots: vec![ToySlot::default()],
+            fault: None,
+            gives_features: false,
+        }
     }
 
     /// An engine with this many slots.
@@ -96,6 +104,14 @@ impl ToyEngine {
     #[must_use]
     pub fn paths(mut self, count: usize) -> Self {
         self.paths_max = count;
+        self
+    }
+
+    /// Gives feature rows, for a [`ToyHead`]: a token's position, and a number that stands for all
+    /// tokens up to it.
+    #[must_use]
+    pub fn with_features(mut self) -> Self {
+        self.gives_features = true;
         self
     }
 
@@ -197,6 +213,10 @@ impl Engine for ToyEngine {
         true
     }
 
+    fn feature_len(&self) -> usize {
+        if self.gives_features { 2 } else { 0 }
+    }
+
     fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
         let trunk = self.slots.get(from.0 as usize).and_then(|slot| slot.trunk.get(..len));
         let Some(trunk) = trunk.map(<[Token]>::to_vec).filter(|_| from != to) else { return false };
@@ -237,6 +257,155 @@ impl Engine for ToyEngine {
             let above = if matches!(step.rows, Rows::Tree | Rows::All) { above } else { 0..0 };
             for node in first.into_iter().chain(above) {
                 output.push(&self.model.logits(&cache.path(node)));
+            }
+            if self.gives_features {
+                let trunk_len = cache.trunk.len();
+                for end in trunk_len - step.trunk.len() + 1..=trunk_len {
+                    output.push_feature(&[&feature(&cache.trunk[..end])]);
+                }
+                for node in base + 1..=cache.tree.len() {
+                    output.push_feature(&[&feature(&cache.path(node))]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The feature row of the last of these tokens.
+fn feature(tokens: &[Token]) -> [f32; 2] {
+    tokens.iter().fold([-1.0, 0.0], |before, token| next_feature(before, *token))
+}
+
+/// The feature row of the token after one with this row.
+fn next_feature(before: [f32; 2], token: Token) -> [f32; 2] {
+    let [position, text] = before;
+    // Numbers below 2^24 are exact.
+    let text = mix(u64::from(text.to_bits()) ^ (u64::from(token.0) << 32)) >> 40;
+    [position + 1.0, text as f32]
+}
+
+/// A head over a [`ToyModel`], whose rows depend on the hidden row of the last pair as well. Strict: it
+/// panics if a committed token comes with another hidden row than a [`ToyEngine`] gave before it, or a
+/// drafted one with another than its own.
+#[derive(Debug, Clone)]
+pub struct ToyHead {
+    engine: ToyEngine,
+    pairing: Pairing,
+    /// The hidden rows of each slot's trunk.
+    trunks: Vec<Vec<[f32; 2]>>,
+}
+
+impl ToyHead {
+    /// A head that runs like this engine.
+    pub fn new(engine: ToyEngine, pairing: Pairing) -> Self {
+        let trunks = vec![Vec::new(); engine.slots.len()];
+        Self { engine, pairing, trunks }
+    }
+
+    /// The hidden row that goes with a token drawn after a path.
+    fn own_hidden(path: &[Token]) -> [f32; 2] {
+        let [_, text] = feature(path);
+        [-2.0, text]
+    }
+}
+
+impl Engine for ToyHead {
+    fn vocab_len(&self) -> usize {
+        self.engine.vocab_len()
+    }
+
+    fn context_len(&self) -> usize {
+        self.engine.context_len()
+    }
+
+    fn slot_count(&self) -> usize {
+        self.engine.slot_count()
+    }
+
+    fn paths_max(&self) -> usize {
+        self.engine.paths_max()
+    }
+
+    fn can_cut(&self) -> bool {
+        self.engine.can_cut()
+    }
+
+    fn feature_len(&self) -> usize {
+        2
+    }
+
+    fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
+        self.engine.extend(steps, output)
+    }
+
+    fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
+        let copied = self.engine.copy(from, to, len);
+        if copied {
+            self.trunks[to.0 as usize] = self.trunks[from.0 as usize][..len].to_vec();
+        }
+        copied
+    }
+}
+
+impl Head for ToyHead {
+    fn pairing(&self) -> Pairing {
+        self.pairing
+    }
+
+    fn hidden_len(&self) -> usize {
+        2
+    }
+
+    fn encode(&mut self, features: &[f32], hidden: &mut Vec<f32>) -> Result<(), EngineError> {
+        hidden.extend_from_slice(features);
+        Ok(())
+    }
+
+    fn extend_hidden(
+        &mut self,
+        steps: &[Step<'_>],
+        hidden: &[f32],
+        output: &mut Output,
+    ) -> Result<(), EngineError> {
+        self.engine.extend(steps, output)?;
+        let mut hidden = hidden.chunks_exact(2).map(|row| [row[0], row[1]]);
+        let mut given = || hidden.next().expect("a hidden row for each token");
+        let mut row = 0;
+        for step in steps {
+            let cache = &self.engine.slots[step.slot.0 as usize];
+            let trunk = &mut self.trunks[step.slot.0 as usize];
+            trunk.truncate(cache.trunk.len() - step.trunk.len());
+            for _ in step.trunk {
+                let given = given();
+                match trunk.last() {
+                    Some(last) => {
+                        // The first token is paired with zeros, which are no row of the target.
+                        let first = *last == [0.0, 0.0] && self.pairing == Pairing::FromFirst;
+                        let before = if first { [-1.0, 0.0] } else { *last };
+                        let expected = next_feature(before, cache.trunk[trunk.len() - 1]);
+                        assert_eq!(given, expected, "another row than the token's before");
+                    }
+                    None if self.pairing == Pairing::FromFirst => {}
+                    None => assert!(given[0] >= 0.0, "{given:?} is not of the target"),
+                }
+                trunk.push(given);
+            }
+            let base = cache.tree.len() - step.tree.len();
+            for (offset, branch) in step.tree.iter().enumerate() {
+                let (given, own) = (given(), Self::own_hidden(&cache.path(branch.parent)));
+                assert_eq!(given, own, "node {} goes with another's row", base + offset + 1);
+            }
+            // Rows as the engine wrote them, moved by what came in beside the last committed token.
+            let first = matches!(step.rows, Rows::Trunk | Rows::All).then_some(0);
+            let above = base + 1..cache.tree.len() + 1;
+            let above = if matches!(step.rows, Rows::Tree | Rows::All) { above } else { 0..0 };
+            let seen = trunk.last().copied().unwrap_or_default();
+            for node in first.into_iter().chain(above) {
+                let favoured = seen[1].to_bits() as usize % self.engine.model.vocab_len;
+                output.row_mut(row)[favoured] += 1.0;
+                output.push_feature(&[&Self::own_hidden(&cache.path(node))]);
+                row += 1;
             }
         }
         Ok(())

@@ -189,6 +189,121 @@ fn a_draft_model_changes_nothing() {
     Case::new(|| vec![model()], PooledRule).assert_lossless("pooled");
 }
 
+fn head(pairing: Pairing) -> Box<dyn Drafter> {
+    let head = ToyHead::new(ToyEngine::new(toy(77), 64), pairing);
+    Box::new(HeadDrafter::new(Box::new(head), DrafterKind::Eagle3))
+}
+
+#[test]
+fn a_draft_head_changes_nothing() {
+    let case = |drafters: fn() -> Vec<Box<dyn Drafter>>, rule: RuleChoice| {
+        let mut case = Case::new(drafters, BlockRule);
+        case.policy.rule = rule.with_seed(0);
+        case.target = |model| Box::new(ToyEngine::new(model, 64).with_features());
+        case
+    };
+    let eagle: fn() -> Vec<Box<dyn Drafter>> = || vec![head(Pairing::AfterFirst)];
+    let mtp: fn() -> Vec<Box<dyn Drafter>> = || vec![head(Pairing::FromFirst)];
+    for drafters in [eagle, mtp] {
+        case(drafters, RuleChoice::Block).assert_lossless("block");
+        case(drafters, RuleChoice::Token).shaped(penalised()).assert_lossless("penalties");
+        let two = case(drafters, RuleChoice::Pooled).wide(2, Scheme::Independent);
+        two.assert_lossless("two paths");
+    }
+}
+
+/// Shows a head the row of the token before.
+struct Shifted(Box<dyn Drafter>);
+
+impl Drafter for Shifted {
+    fn kind(&self) -> DrafterKind {
+        self.0.kind()
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
+        self.0.draft(requests)
+    }
+
+    fn show(&mut self, shown: &[Shown<'_>]) {
+        let shifted = shown.iter().cloned().map(|mut shown| {
+            shown.features.rotate_right(1);
+            shown
+        });
+        self.0.show(&shifted.collect::<Vec<_>>());
+    }
+}
+
+/// A head that does not mind which rows it gets, as real ones do not.
+struct Careless(ToyEngine);
+
+impl Engine for Careless {
+    fn vocab_len(&self) -> usize {
+        self.0.vocab_len()
+    }
+
+    fn context_len(&self) -> usize {
+        self.0.context_len()
+    }
+
+    fn slot_count(&self) -> usize {
+        self.0.slot_count()
+    }
+
+    fn paths_max(&self) -> usize {
+        self.0.paths_max()
+    }
+
+    fn can_cut(&self) -> bool {
+        true
+    }
+
+    fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
+        self.0.extend(steps, output)
+    }
+}
+
+impl Head for Careless {
+    fn pairing(&self) -> Pairing {
+        Pairing::AfterFirst
+    }
+
+    fn hidden_len(&self) -> usize {
+        2
+    }
+
+    fn encode(&mut self, features: &[f32], hidden: &mut Vec<f32>) -> Result<(), EngineError> {
+        hidden.extend_from_slice(features);
+        Ok(())
+    }
+
+    fn extend_hidden(
+        &mut self,
+        steps: &[Step<'_>],
+        hidden: &[f32],
+        output: &mut Output,
+    ) -> Result<(), EngineError> {
+        self.0.extend(steps, output)?;
+        let favoured = hidden.last().map_or(0, |number| number.to_bits() as usize % VOCAB);
+        for row in 0..output.len() {
+            output.row_mut(row)[favoured] += 1.0;
+            output.push_feature(&[&[row as f32, 1.0]]);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_head_that_is_shown_the_wrong_rows_loses_nothing_but_acceptance() {
+    let shifted = || -> Vec<Box<dyn Drafter>> {
+        let head = Careless(ToyEngine::new(toy(77), 64));
+        let drafter = HeadDrafter::new(Box::new(head), DrafterKind::Eagle3);
+        vec![Box::new(Shifted(Box::new(drafter)))]
+    };
+    let mut case = Case::new(shifted, BlockRule);
+    case.target = |model| Box::new(ToyEngine::new(model, 64).with_features());
+    case.assert_lossless("shifted rows");
+}
+
 #[test]
 fn truncation_and_penalties_are_those_of_plain_decoding_at_every_position() {
     let penalised = || Case::new(|| vec![model()], BlockRule).shaped(penalised());

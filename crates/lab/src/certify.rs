@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use crate::cancellation::Cancellation;
 use crate::error::{Error, Result};
 use crate::machine::{self, Provenance};
-use crate::models::{EngineShape, Models, Subject, Target};
+use crate::models::{EngineShape, Models, Parts, Subject, Target};
 use crate::observer::{Observer, Outline};
 use crate::prompts::{self, Prompt};
 use crate::span::Span;
@@ -279,13 +279,8 @@ impl Run<'_> {
         // One of each drafter, and the further ones of the draft model.
         let paths = count(subject.drafters.len() + width - 1).unwrap_or(NonZeroU32::MIN);
         let shape = EngineShape { context_len: None, slots: subject.slots, paths };
-        let mut engine = models.engine(&shape)?;
-        let shape = EngineShape {
-            context_len: Some(engine.context_len()),
-            paths: count(width).unwrap_or(NonZeroU32::MIN),
-            ..shape
-        };
-        let drafters = models.drafters(&shape)?;
+        let draft_paths = count(width).unwrap_or(NonZeroU32::MIN);
+        let Parts { mut engine, drafters } = models.parts(&shape, draft_paths)?;
         if subject.broken == Some(Fault::Penalties) {
             let asked = self.config.sampling.sampling.clone();
             engine = Box::new(PenaltiesAtRoot::new(engine, asked));
@@ -304,7 +299,7 @@ impl Run<'_> {
 
 /// How drafts are made, for the enumeration.
 fn in_use(subject: &ModelSubject) -> InUse {
-    let is_model = |kind: &&DrafterKind| **kind == DrafterKind::DraftModel;
+    let is_model = |kind: &&DrafterKind| kind.is_model();
     let models = subject.drafters.iter().filter(is_model).count();
     InUse {
         scheme: subject.scheme,

@@ -31,7 +31,7 @@ mod words;
 pub use cancellation::Cancellation;
 pub use error::{Error, Result};
 pub use machine::{Build, EngineRecord, Machine, Provenance};
-pub use models::{EngineShape, MEASURE, Models, SLOT, Subject, Target};
+pub use models::{EngineShape, MEASURE, Models, Parts, SLOT, Subject, Target};
 pub use observer::{Observer, Outline};
 pub use sampling::SamplingConfig;
 pub use span::{Limit, Span};

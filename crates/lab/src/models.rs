@@ -37,6 +37,14 @@ pub struct EngineShape {
     pub paths: NonZeroU32,
 }
 
+/// What a decoder is made of.
+pub struct Parts {
+    /// The target's engine.
+    pub engine: Box<dyn Engine>,
+    /// What drafts for it.
+    pub drafters: Vec<Box<dyn Drafter>>,
+}
+
 /// A target model and what drafts for it, loaded when it is first asked for.
 ///
 /// Runs need several engines of one model: a decoder's, and others beside it that score what it
@@ -54,11 +62,12 @@ pub trait Models {
     /// If there is no room for it.
     fn engine(&mut self, shape: &EngineShape) -> Result<Box<dyn Engine>>;
 
-    /// All drafters, in the order the run names them.
+    /// An engine of the target with all its drafters, in the order the run names them. A draft model has
+    /// room for `draft_paths`.
     ///
     /// # Errors
-    /// If a draft model cannot be loaded, or does not fit the target.
-    fn drafters(&mut self, shape: &EngineShape) -> Result<Vec<Box<dyn Drafter>>>;
+    /// If there is no room, or a draft model cannot be loaded or does not fit the target.
+    fn parts(&mut self, shape: &EngineShape, draft_paths: NonZeroU32) -> Result<Parts>;
 
     /// An engine of the first draft model; `None` if there is none, or it has a vocabulary of its own.
     ///

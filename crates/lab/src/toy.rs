@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use forerun_decode::{
 use crate::bench::{ORACLE, PREDICTION, SHARED_SUFFIX};
 use crate::error::Result;
 use crate::machine::{Build, EngineRecord, Provenance};
-use crate::models::{EngineShape, Models, Target};
+use crate::models::{EngineShape, Models, Parts, Target};
 use crate::observer::Observer;
 
 /// Tokens of the vocabulary, the last of which ends a text.
@@ -74,17 +75,19 @@ impl Models for Toy {
         Ok(Box::new(Self::start(3.0, shape)))
     }
 
-    fn drafters(&mut self, shape: &EngineShape) -> Result<Vec<Box<dyn Drafter>>> {
+    fn parts(&mut self, shape: &EngineShape, draft_paths: NonZeroU32) -> Result<Parts> {
+        let draft_shape = EngineShape { paths: draft_paths, ..*shape };
         let drafter = |kind: &DrafterKind| -> Box<dyn Drafter> {
             match *kind {
                 DrafterKind::Ngram => Box::new(NgramDrafter::default()),
                 DrafterKind::Suffix => Box::new(SuffixDrafter::default()),
                 SHARED_SUFFIX => Box::new(TenantSuffixDrafter::default()),
                 DrafterKind::Edit | PREDICTION | ORACLE => Box::new(EditDrafter::default()),
-                _ => Box::new(ModelDrafter::new(Box::new(Self::draft(shape)))),
+                _ => Box::new(ModelDrafter::new(Box::new(Self::draft(&draft_shape)))),
             }
         };
-        Ok(self.drafters.iter().map(drafter).collect())
+        let drafters = self.drafters.iter().map(drafter).collect();
+        Ok(Parts { engine: self.engine(shape)?, drafters })
     }
 
     fn draft_engine(&mut self, shape: &EngineShape) -> Result<Option<Box<dyn Engine>>> {

@@ -17,7 +17,7 @@ use forerun_decode::{CostCurve, Decoder, DrafterKind, Special, Token};
 
 use crate::cancellation::Cancellation;
 use crate::error::{Error, Result};
-use crate::models::{EngineShape, Models, Target};
+use crate::models::{EngineShape, Models, Parts, Target};
 use crate::observer::{Observer, Outline};
 use crate::prompts::{self, Prompt};
 use crate::sampling::SamplingConfig;
@@ -192,10 +192,10 @@ impl<'a> Run<'a> {
         self.observer.expect_files(1 + config.drafts.len());
         let target = models.target()?;
         let (slots, paths) = (NonZeroU32::MIN, config.paths);
-        let engine = models.engine(&EngineShape { context_len: None, slots, paths })?;
+        let shape = EngineShape { context_len: None, slots, paths };
+        let Parts { engine, drafters } = models.parts(&shape, paths)?;
         let context_len = engine.context_len();
-        let shape = EngineShape { context_len: Some(context_len), slots, paths };
-        let decoder = Decoder::new(engine, models.drafters(&shape)?)?;
+        let decoder = Decoder::new(engine, drafters)?;
         let prompts = prompt_tokens(prompts, &target, config.text_len, context_len)?;
         let sampling = config.sampling.for_vocab(&*target.vocab)?;
         self.observer.show(1.0, "timing passes");

@@ -12,7 +12,7 @@ use forerun_decode::{Engine, EngineError, Output, Rows, Slot, Step};
 use forerun_verify::Token;
 
 use crate::ffi::batch::Batch;
-use crate::ffi::context::{Context, Passed};
+use crate::ffi::context::{Context, Handle, HeadOf, Passed};
 use crate::layout::SlotLayout;
 use crate::model::Model;
 use crate::options::EngineOptions;
@@ -40,12 +40,24 @@ pub struct LlamaEngine {
     layout: SlotLayout,
     moved_max: usize,
     interrupt: Option<Arc<AtomicBool>>,
+    // What a feature row consists of; a head gives one with each row alone.
+    features: Vec<HiddenState>,
+    is_head: bool,
     slots: Vec<Tree>,
     // From here on: reused between calls for their memory alone.
     effects: Vec<StepEffect>,
     order: Vec<usize>,
     batch: Batch,
     entries: Entries,
+}
+
+/// A hidden state of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HiddenState {
+    /// What goes into a layer.
+    LayerInput(u32),
+    /// What comes out of the last one.
+    Last,
 }
 
 /// What a step will do to its slot.
@@ -76,11 +88,28 @@ impl LlamaEngine {
     /// # Errors
     /// If the options contradict each other or the model, or llama.cpp cannot make the cache.
     pub fn new(model: &Model, options: &EngineOptions) -> Result<Self, SetupError> {
+        if !model.raw().target_layers().is_empty() {
+            return Err(SetupError::HeadAlone);
+        }
         let context_len = setup::context_len(model, options)?;
+        Self::build(model, options, context_len, None)
+    }
+
+    /// The same, for a model that may be another one's head.
+    pub(crate) fn build(
+        model: &Model,
+        options: &EngineOptions,
+        context_len: usize,
+        head: Option<(HeadOf, usize)>,
+    ) -> Result<Self, SetupError> {
         let params = setup::params(model, options, context_len)?;
         let unified = params.unified;
-        let context = Context::new(Arc::clone(model.raw()), params)
+        let (head, hidden_len) = head.unzip();
+        let mut context = Context::new(Arc::clone(model.raw()), params, head)
             .map_err(|reason| SetupError::Rejected { reason })?;
+        if hidden_len.is_some() {
+            context.give_last_hidden(true);
+        }
         let (slots, paths) = (options.slots.get() as usize, options.paths.get() as usize);
         let mut engine = Self {
             vocab_len: model.vocab_len(),
@@ -92,6 +121,8 @@ impl LlamaEngine {
             layout: SlotLayout::new(slots),
             moved_max: 0,
             interrupt: options.interrupt.clone(),
+            features: hidden_len.iter().map(|_| HiddenState::Last).collect(),
+            is_head: hidden_len.is_some(),
             slots: vec![Tree::default(); slots],
             context,
             effects: Vec::new(),
@@ -99,7 +130,7 @@ impl LlamaEngine {
             batch: Batch::default(),
             entries: Entries::default(),
         };
-        engine.can_cut = engine.probe(model)?;
+        engine.can_cut = engine.probe(model, hidden_len.unwrap_or(0))?;
         if paths > 1 && !engine.can_cut {
             return Err(SetupError::OnePathOnly { paths });
         }
@@ -109,6 +140,40 @@ impl LlamaEngine {
             engine.moved_max = weights.saturating_mul(PAYS_BACK);
         }
         Ok(engine)
+    }
+
+    /// Has passes give these hidden states of every token from now on. The architecture must offer
+    /// them.
+    pub(crate) fn give(&mut self, states: Vec<HiddenState>) {
+        for state in &states {
+            match state {
+                HiddenState::LayerInput(layer) => self.context.give_layer_input(*layer),
+                HiddenState::Last => self.context.give_last_hidden(false),
+            }
+        }
+        self.features = states;
+    }
+
+    /// What keeps llama.cpp's object alive.
+    pub(crate) fn handle(&self) -> Arc<Handle> {
+        self.context.handle()
+    }
+
+    /// Runs a head's encoder over rows of `len` numbers, in as many calls as it takes.
+    pub(crate) fn encode(
+        &mut self,
+        rows: &[f32],
+        len: usize,
+        into: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        for rows in rows.chunks(len * self.context.pass_len()) {
+            match self.context.encode(rows, len, into) {
+                Passed::Done => {}
+                Passed::Interrupted => return Err(EngineError::Interrupted),
+                other => return Err(self.broken(other)),
+            }
+        }
+        Ok(())
     }
 
     /// How many tokens a slot has cached, trunk and tree together.
@@ -138,11 +203,12 @@ impl LlamaEngine {
     }
 
     /// Whether the memory can be cut: tries to forget one token of two.
-    fn probe(&mut self, model: &Model) -> Result<bool, SetupError> {
+    fn probe(&mut self, model: &Model, hidden_len: usize) -> Result<bool, SetupError> {
         let ids = self.batch.ids(std::iter::once(0));
         for position in 0..2 {
             self.batch.push(Token(0), position, ids);
         }
+        self.batch.push_hidden(&vec![0.0; 2 * hidden_len], hidden_len);
         self.batch.want_row(1);
         let passed = self.context.decode(&mut self.batch, 0..2);
         let can_cut = self.context.remove(0, 1);
@@ -193,8 +259,9 @@ impl LlamaEngine {
         Ok(())
     }
 
-    /// Fills the batch with the tokens of all steps.
-    fn fill(&mut self, steps: &[Step<'_>], tokens: usize) {
+    /// Fills the batch with the tokens of all steps, and the hidden rows that a head wants with them.
+    fn fill(&mut self, steps: &[Step<'_>], hidden: &[f32], tokens: usize) {
+        let hidden_len = hidden.len() / tokens.max(1);
         self.batch.clear();
         self.order.clear();
         self.order.extend(0..steps.len());
@@ -208,6 +275,11 @@ impl LlamaEngine {
             let start = self.batch.len();
             effect.fill(step, self.paths, &mut self.entries, &mut self.batch);
             effect.tokens = start..self.batch.len();
+            if hidden_len > 0 {
+                let before = steps[..index].iter().map(token_count).sum::<usize>();
+                let rows = &hidden[before * hidden_len..][..token_count(step) * hidden_len];
+                self.batch.push_hidden(rows, hidden_len);
+            }
             let trunk_end = start + step.trunk.len();
             if matches!(step.rows, Rows::Trunk | Rows::All) {
                 self.batch.want_row(trunk_end - 1);
@@ -233,9 +305,22 @@ impl LlamaEngine {
             }
             for effect in &self.effects[..step_count] {
                 let ran = effect.tokens.start.max(start)..effect.tokens.end.min(end);
-                for index in ran.filter(|&index| self.batch.wants_row(index)) {
-                    let row = self.context.logits(index - start);
-                    output.push(row.ok_or(Passed::Failed(NO_ROW))?);
+                for index in ran {
+                    let wants_row = self.batch.wants_row(index);
+                    if wants_row {
+                        let row = self.context.logits(index - start);
+                        output.push(row.ok_or(Passed::Failed(NO_ROW))?);
+                    }
+                    if !self.features.is_empty() && (wants_row || !self.is_head) {
+                        let parts = self.features.iter().map(|state| match state {
+                            HiddenState::LayerInput(layer) => {
+                                Some(self.context.layer_input(*layer, index - start))
+                            }
+                            HiddenState::Last => self.context.last_hidden(index - start),
+                        });
+                        let parts: Option<Vec<&[f32]>> = parts.collect();
+                        output.push_feature(&parts.ok_or(Passed::Failed(NO_ROW))?);
+                    }
                 }
             }
             start = end;
@@ -322,11 +407,35 @@ impl Engine for LlamaEngine {
         self.can_cut
     }
 
+    fn feature_len(&self) -> usize {
+        let len = |state: &HiddenState| match state {
+            HiddenState::LayerInput(_) => self.context.hidden_len(),
+            HiddenState::Last => self.context.last_hidden_len(),
+        };
+        self.features.iter().map(len).sum()
+    }
+
     fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
+        self.extend_hidden(steps, &[], output)
+    }
+
+    fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
+        self.copy_trunk(from, to, len)
+    }
+}
+
+impl LlamaEngine {
+    /// Runs all steps, with a hidden row for each token if it is a head.
+    pub(crate) fn extend_hidden(
+        &mut self,
+        steps: &[Step<'_>],
+        hidden: &[f32],
+        output: &mut Output,
+    ) -> Result<(), EngineError> {
         output.clear(self.vocab_len);
         let fits = self.plan(steps)?;
         self.cut(steps)?;
-        let tokens = steps.iter().map(|step| step.trunk.len() + step.tree.len()).sum();
+        let tokens = steps.iter().map(token_count).sum();
         if !fits {
             return Err(EngineError::Full { tokens });
         }
@@ -334,7 +443,7 @@ impl Engine for LlamaEngine {
             // Sharing cells cannot fail.
             apply(&mut self.context, self.paths, effect.place, &effect.sharing);
         }
-        self.fill(steps, tokens);
+        self.fill(steps, hidden, tokens);
         if let Err(passed) = self.run(steps.len(), output) {
             output.clear(self.vocab_len);
             return Err(self.take_back(steps, passed, tokens));
@@ -345,7 +454,7 @@ impl Engine for LlamaEngine {
         self.settle(steps.len())
     }
 
-    fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
+    fn copy_trunk(&mut self, from: Slot, to: Slot, len: usize) -> bool {
         let (from, to) = (from.0 as usize, to.0 as usize);
         let trunk_len = |slot: usize| self.slots.get(slot).map(Tree::trunk_len);
         let fits = trunk_len(from).is_some_and(|trunk| len <= trunk) && trunk_len(to).is_some();
@@ -445,6 +554,11 @@ fn code(passed: Passed) -> i32 {
         Passed::Refused => -1,
         Passed::Failed(code) => code,
     }
+}
+
+/// Tokens that a step runs.
+fn token_count(step: &Step<'_>) -> usize {
+    step.trunk.len() + step.tree.len()
 }
 
 fn check_tokens(step: &Step<'_>, vocab_len: usize) -> Result<(), EngineError> {

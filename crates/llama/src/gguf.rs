@@ -38,8 +38,19 @@ pub(crate) enum Fault {
 /// The elements of a block of a tensor type and the bytes it takes, if the type exists.
 pub(crate) type BlockOf = fn(u32) -> Option<(u64, u64)>;
 
+/// What a model file says of itself before it is loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Header {
+    /// Its architecture, as llama.cpp names it.
+    pub architecture: String,
+    /// How many of its blocks predict tokens after the next, and can draft.
+    pub prediction_layers: u32,
+    /// Whether it has a recurrent state, which cannot forget what is rejected.
+    pub recurrent: bool,
+}
+
 /// Checks that a file of `len` bytes has all that its header promises.
-pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Result<(), Fault> {
+pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Result<Header, Fault> {
     let mut walk = Walk { file: BufReader::with_capacity(BUFFER_LEN, file), at: 0, len };
     let mut magic = [0; 4];
     if len < 4 || walk.read(&mut magic).is_err() || magic != *b"GGUF" {
@@ -52,11 +63,20 @@ pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Resu
     let tensors = walk.up_to(ENTRIES_MAX, "tensors")?;
     let entries = walk.up_to(ENTRIES_MAX, "entries")?;
     let mut alignment = 32;
+    let mut header = Header::default();
     for _ in 0..entries {
         let key = walk.string()?;
         let kind = walk.u32()?;
+        let has = |part: &[u8]| key.windows(part.len()).any(|window| window == part);
+        header.recurrent |= has(b".ssm.") || has(b".shortconv.") || has(b".wkv.");
         match (key.as_slice(), kind) {
             (b"general.alignment", U32) => alignment = u64::from(walk.u32()?),
+            (b"general.architecture", STRING) => {
+                header.architecture = String::from_utf8_lossy(&walk.string()?).into_owned();
+            }
+            (key, U32) if key.ends_with(b".nextn_predict_layers") => {
+                header.prediction_layers = walk.u32()?;
+            }
             (b"tokenizer.ggml.tokens", ARRAY) => walk.token_names()?,
             (key, U32) if key.ends_with(b".block_count") => walk.layers()?,
             _ => walk.skip_value(kind)?,
@@ -74,7 +94,7 @@ pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Resu
         None => damaged("its tensors are larger than any file".to_owned()),
         // The last tensor's padding may be missing, and nothing follows an empty list.
         Some(needed) if data_len > 0 && needed > len => Err(Fault::Truncated(needed)),
-        Some(_) => Ok(()),
+        Some(_) => Ok(header),
     }
 }
 
@@ -246,7 +266,7 @@ mod tests {
         file
     }
 
-    fn walk(bytes: &[u8]) -> Result<(), Fault> {
+    fn walk(bytes: &[u8]) -> Result<Header, Fault> {
         check(Cursor::new(bytes), bytes.len() as u64, |kind| (kind == 0).then_some((1, 4)))
     }
 

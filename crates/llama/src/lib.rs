@@ -8,6 +8,7 @@
 mod engine;
 mod ffi;
 mod gguf;
+mod head;
 mod layout;
 mod model;
 mod options;
@@ -18,7 +19,9 @@ mod vocab;
 mod weights;
 
 pub use engine::LlamaEngine;
-pub use model::{LoadError, Model};
+pub use gguf::Header;
+pub use head::LlamaHead;
+pub use model::{HeadKind, LoadError, Model};
 pub use options::{
     CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode, ModelOptions, Progress,
     UnknownName,

@@ -5,9 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forerun_decode::DrafterKind;
+
 use crate::ffi::model::{NoModel, RawModel};
 use crate::ffi::quantize::block_of;
-use crate::gguf::{self, Fault};
+use crate::gguf::{self, Fault, Header};
 use crate::options::ModelOptions;
 use crate::vocab::Vocab;
 
@@ -17,6 +19,27 @@ pub struct Model {
     raw: Arc<RawModel>,
     vocab: Vocab,
     path: PathBuf,
+    /// Whether its prediction blocks are loaded too.
+    predicts: bool,
+}
+
+/// What kind of head a model has or is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadKind {
+    /// A file of its own that reads three of the target's layers.
+    Eagle3,
+    /// The target's own blocks for the tokens after the next (multi-token prediction).
+    Mtp,
+}
+
+impl HeadKind {
+    /// The drafter it makes.
+    pub fn drafter(self) -> DrafterKind {
+        match self {
+            Self::Eagle3 => DrafterKind::Eagle3,
+            Self::Mtp => DrafterKind::Mtp,
+        }
+    }
 }
 
 /// Why a model could not be loaded.
@@ -116,7 +139,8 @@ impl Model {
         if let Some(kind) = unsupported(&raw) {
             return Err(LoadError::Unsupported { path, kind });
         }
-        Ok(Self { vocab: Vocab::new(Arc::clone(&raw)), raw, path })
+        let predicts = options.prediction_layers && raw.prediction_layers() > 0;
+        Ok(Self { vocab: Vocab::new(Arc::clone(&raw)), raw, path, predicts })
     }
 
     /// Looks whether a file is there, whole, and a model by its header and metadata. Takes
@@ -133,7 +157,7 @@ impl Model {
     /// let error = Model::check(Path::new("no/such/file.gguf")).unwrap_err();
     /// assert!(matches!(error, LoadError::Missing { .. }));
     /// ```
-    pub fn check(path: &Path) -> Result<(), LoadError> {
+    pub fn check(path: &Path) -> Result<Header, LoadError> {
         check_file(path)
     }
 
@@ -187,6 +211,20 @@ impl Model {
         &self.vocab
     }
 
+    /// The model's architecture, as llama.cpp names it.
+    pub fn architecture(&self) -> String {
+        self.metadata("general.architecture").unwrap_or_default()
+    }
+
+    /// What kind of draft head this is, or has: a file of its own, or blocks of the model that were
+    /// loaded with [`ModelOptions::prediction_layers`].
+    pub fn head_kind(&self) -> Option<HeadKind> {
+        match &*self.architecture() {
+            "eagle3" => Some(HeadKind::Eagle3),
+            _ => self.predicts.then_some(HeadKind::Mtp),
+        }
+    }
+
     /// Whether its memory is recurrent, wholly or in part, so that it may not be cut.
     pub fn is_recurrent(&self) -> bool {
         self.raw.is_recurrent() || self.raw.is_hybrid()
@@ -209,7 +247,7 @@ fn unsupported(raw: &RawModel) -> Option<&'static str> {
     let causal = raw.metadata(&format!("{architecture}.attention.causal"));
     if !raw.has_decoder() || causal.as_deref() == Some("false") {
         Some("encoder-only")
-    } else if raw.has_encoder() {
+    } else if raw.has_encoder() && raw.target_layers().is_empty() {
         Some("encoder-decoder")
     } else if raw.is_diffusion() {
         Some("diffusion")
@@ -221,7 +259,7 @@ fn unsupported(raw: &RawModel) -> Option<&'static str> {
 }
 
 /// Looks at the file before llama.cpp does, which tells its faults less well apart.
-pub(crate) fn check_file(path: &Path) -> Result<(), LoadError> {
+pub(crate) fn check_file(path: &Path) -> Result<Header, LoadError> {
     let path = || path.to_owned();
     let unreadable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => LoadError::Missing { path: path() },

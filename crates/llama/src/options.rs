@@ -22,6 +22,8 @@ pub struct ModelOptions {
     pub load_mode: LoadMode,
     /// Whether every weight is checked to be a number, which reads the whole file.
     pub check_tensors: bool,
+    /// Whether the blocks that predict tokens after the next are loaded, if the file has some.
+    pub prediction_layers: bool,
     /// Told how far the loading is.
     pub progress: Option<Progress>,
 }
@@ -34,6 +36,7 @@ impl ModelOptions {
             gpu_layers: GpuLayers::All,
             load_mode: LoadMode::Map,
             check_tensors: false,
+            prediction_layers: false,
             progress: None,
         }
     }
@@ -46,6 +49,7 @@ impl fmt::Debug for ModelOptions {
             .field("gpu_layers", &self.gpu_layers)
             .field("load_mode", &self.load_mode)
             .field("check_tensors", &self.check_tensors)
+            .field("prediction_layers", &self.prediction_layers)
             .finish_non_exhaustive()
     }
 }

@@ -59,6 +59,30 @@ pub enum SetupError {
         /// The paths requested.
         paths: usize,
     },
+    /// The model is not a draft head, and has none.
+    #[error("this model has no draft head")]
+    NoHead,
+    /// A draft head writes nothing without its target.
+    #[error(
+        "this file is a draft head, which needs its target: name the target with --model and the head \
+         with --spec-draft-model"
+    )]
+    HeadAlone,
+    /// The head was made for another target.
+    #[error("the draft head was made for another target: {reason}")]
+    OtherTarget {
+        /// What does not fit.
+        reason: String,
+    },
+    /// llama.cpp's graph for this architecture does not give what the head reads.
+    #[error(
+        "llama.cpp does not give the hidden states of architecture {architecture} that the draft head \
+         reads: use a draft model instead"
+    )]
+    NoHiddenStates {
+        /// The target's architecture.
+        architecture: String,
+    },
     /// llama.cpp could not make the cache.
     #[error("llama.cpp cannot run this model as asked: {reason}")]
     Rejected {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use forerun_decode::{DrafterKind, Drafts, PathsChoice, RuleChoice};
 use forerun_lab::bench::{ORACLE, PREDICTION, SHARED_SUFFIX};
-use forerun_llama::{CacheType, EngineOptions, GpuLayers};
+use forerun_llama::{CacheType, EngineOptions, GpuLayers, Model};
 use forerun_verify::Scheme;
 
 use super::model::{ModelConfig, cache_type, gpu_layers, threads};
@@ -29,7 +29,7 @@ const PATHS_MAX: u32 = 16;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Drafts")]
 pub(crate) struct DraftFlags {
-    /// GGUF file of the draft model [-md]
+    /// GGUF file of the draft model or draft head; which it is, is found out [-md]
     #[arg(long, visible_alias = "model-draft")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_MODEL", value_name = "FILE")]
     spec_draft_model: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(crate) struct DraftFlags {
     #[arg(long, value_name = "FILE")]
     prediction: Option<PathBuf>,
     /// Drafters, separated by commas [default: draft-model with --spec-draft-model, edit with
-    /// --prediction, else none]
+    /// --prediction, draft-mtp if the model has such a head, else none]
     #[arg(long, env = "LLAMA_ARG_SPEC_TYPE", value_name = "LIST", value_delimiter = ',')]
     spec_type: Option<Vec<SpecType>>,
     /// Maximum draft length in tokens per path [default: 31 for edit and suffix; else 8, or 4
@@ -108,9 +108,13 @@ enum Switch {
 enum SpecType {
     /// No drafts: plain decoding
     None,
-    /// The draft model of --spec-draft-model
+    /// The draft model, or draft head, of --spec-draft-model
     #[value(alias = "draft-simple")]
     DraftModel,
+    /// The EAGLE-3 head of --spec-draft-model, which reads the target's hidden states
+    DraftEagle3,
+    /// The target's own head for multi-token prediction
+    DraftMtp,
     /// The tokens that followed the last n-gram when it last occurred in the sequence
     #[value(alias = "ngram-simple")]
     Ngram,
@@ -138,8 +142,9 @@ pub(crate) enum DrafterConfig {
 impl DrafterConfig {
     /// A draft model that is run as the target is.
     pub(crate) fn like_target(path: PathBuf, target: &ModelConfig) -> Self {
+        let kind = kind_of(&path, target);
         let model = ModelConfig { path, ..target.clone() };
-        Self::Model(Box::new(DraftModelConfig { model, confidence_min: 0.0 }))
+        Self::Model(Box::new(DraftModelConfig { model, confidence_min: 0.0, kind }))
     }
 
     /// A drafter that needs nothing but the text; none for the other kinds.
@@ -154,10 +159,18 @@ impl DrafterConfig {
         }
     }
 
+    /// The file of its model, if it has one.
+    pub(crate) fn path(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Model(draft) => Some(&draft.model.path),
+            _ => None,
+        }
+    }
+
     /// What it is.
     pub(crate) fn kind(&self) -> DrafterKind {
         match self {
-            Self::Model(_) => DrafterKind::DraftModel,
+            Self::Model(draft) => draft.kind,
             Self::Ngram => DrafterKind::Ngram,
             Self::Suffix | Self::TenantSuffix => DrafterKind::Suffix,
             Self::Edit(_) => DrafterKind::Edit,
@@ -165,10 +178,28 @@ impl DrafterConfig {
     }
 }
 
+/// What the model in a file drafts as. Where the file is not there, loading it will say so.
+fn kind_of(path: &PathBuf, target: &ModelConfig) -> DrafterKind {
+    let Ok(header) = Model::check(path) else { return DrafterKind::DraftModel };
+    match (&*header.architecture, header.prediction_layers) {
+        ("eagle3", _) => DrafterKind::Eagle3,
+        (_, 1..) if *path == target.path => DrafterKind::Mtp,
+        _ => DrafterKind::DraftModel,
+    }
+}
+
+/// Whether the target has a head of its own, and a memory that can be drafted for.
+fn has_usable_head(target: &ModelConfig) -> bool {
+    let header = Model::check(&target.path);
+    header.is_ok_and(|header| header.prediction_layers > 0 && !header.recurrent)
+}
+
 /// A draft model, and when it stops.
 #[derive(Debug, Clone)]
 pub(crate) struct DraftModelConfig {
-    /// The model.
+    /// What it drafts as.
+    pub(crate) kind: DrafterKind,
+    /// The model; the target's own file if its blocks draft.
     pub(crate) model: ModelConfig,
     /// It stops where its likeliest token is less probable.
     pub(crate) confidence_min: f64,
@@ -226,7 +257,7 @@ impl DraftFlags {
         target: &ModelConfig,
         seeded: bool,
     ) -> Result<DraftConfig, ConfigError> {
-        let types = self.types()?;
+        let types = self.types(target)?;
         let drafters: Vec<DrafterConfig> =
             types.iter().map(|kind| self.drafter(*kind, target)).collect::<Result<_, _>>()?;
         let again = seeded && self.verify != Some(RuleChoice::Coupled);
@@ -249,7 +280,8 @@ impl DraftFlags {
         let priced = |kind: &SpecType| matches!(kind, SpecType::Edit | SpecType::Suffix);
         let len = if types.iter().any(priced) { priced_len } else { len };
         let width = self.width()?;
-        if width.get() > 1 && !types.contains(&SpecType::DraftModel) && types != [SpecType::Edit] {
+        let has_model = types.iter().any(|kind| kind.is_model());
+        if width.get() > 1 && !has_model && types != [SpecType::Edit] {
             return Err(ConfigError::Unused {
                 flag: "--spec-draft-paths",
                 reason: "these drafters propose one path",
@@ -277,12 +309,16 @@ impl DraftFlags {
     }
 
     /// What drafts. All that was said about drafting is used, or `none` was said.
-    fn types(&self) -> Result<Vec<SpecType>, ConfigError> {
+    fn types(&self, target: &ModelConfig) -> Result<Vec<SpecType>, ConfigError> {
         let Some(said) = &self.spec_type else {
             let model = self.spec_draft_model.as_ref().map(|_| SpecType::DraftModel);
             let prediction = self.prediction.as_ref().map(|_| SpecType::Edit);
             let types: Vec<SpecType> = model.into_iter().chain(prediction).collect();
-            return if types.is_empty() { self.plain() } else { Ok(types) };
+            return match types.is_empty() {
+                true if has_usable_head(target) => Ok(vec![SpecType::DraftMtp]),
+                true => self.plain(),
+                false => Ok(types),
+            };
         };
         let mut types: Vec<SpecType> = Vec::new();
         for kind in said {
@@ -302,7 +338,7 @@ impl DraftFlags {
             let reason = "--spec-type names other drafters";
             Err(ConfigError::Unused { flag, reason, instead })
         };
-        if self.spec_draft_model.is_some() && !types.contains(&SpecType::DraftModel) {
+        if self.spec_draft_model.is_some() && !types.iter().any(|kind| kind.is_model()) {
             return unused("--spec-draft-model", "add draft-model to --spec-type");
         }
         if self.prediction.is_some() && !types.contains(&SpecType::Edit) {
@@ -335,12 +371,31 @@ impl DraftFlags {
             SpecType::Ngram => DrafterConfig::Ngram,
             SpecType::Suffix => DrafterConfig::Suffix,
             SpecType::Edit => DrafterConfig::Edit(self.prediction.clone()),
-            SpecType::DraftModel | SpecType::None => {
-                let path =
-                    self.spec_draft_model.clone().ok_or_else(|| lacking("--spec-draft-model"))?;
-                DrafterConfig::Model(Box::new(self.draft_model(path, target)?))
+            SpecType::DraftMtp if self.spec_draft_model.is_none() => {
+                self.named(kind, target.path.clone(), target)?
+            }
+            SpecType::DraftModel | SpecType::DraftEagle3 | SpecType::DraftMtp | SpecType::None => {
+                let path = self.spec_draft_model.clone();
+                self.named(kind, path.ok_or_else(|| lacking("--spec-draft-model"))?, target)?
             }
         })
+    }
+
+    /// The drafter in a file, which must be what it was called.
+    fn named(
+        &self,
+        called: SpecType,
+        path: PathBuf,
+        target: &ModelConfig,
+    ) -> Result<DrafterConfig, ConfigError> {
+        let draft = self.draft_model(path, target)?;
+        // A head is found out also where it is called a draft model.
+        let head = matches!(called, SpecType::DraftEagle3 | SpecType::DraftMtp);
+        if head && draft.kind.name() != called.name() {
+            let file = draft.model.path;
+            return Err(ConfigError::OtherDrafter { file, drafter: called.name() });
+        }
+        Ok(DrafterConfig::Model(Box::new(draft)))
     }
 
     fn draft_model(
@@ -366,16 +421,24 @@ impl DraftFlags {
             ..as_target.clone()
         };
         let gpu_layers = self.spec_draft_ngl.unwrap_or_default();
+        let kind = kind_of(&path, target);
         let model = ModelConfig { path, gpu_layers, load_mode: target.load_mode, engine };
-        Ok(DraftModelConfig { model, confidence_min })
+        Ok(DraftModelConfig { kind, model, confidence_min })
     }
 }
 
 impl SpecType {
+    /// Whether it has a model.
+    fn is_model(self) -> bool {
+        matches!(self, Self::DraftModel | Self::DraftEagle3 | Self::DraftMtp)
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::DraftModel => DrafterKind::DraftModel.name(),
+            Self::DraftEagle3 => DrafterKind::Eagle3.name(),
+            Self::DraftMtp => DrafterKind::Mtp.name(),
             Self::Ngram => DrafterKind::Ngram.name(),
             Self::Suffix => DrafterKind::Suffix.name(),
             Self::Edit => DrafterKind::Edit.name(),

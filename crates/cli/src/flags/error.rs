@@ -63,6 +63,14 @@ pub(crate) enum ConfigError {
         /// The drafter.
         drafter: &'static str,
     },
+    /// A file is not the kind of drafter it was called.
+    #[error("{} is no {drafter}: leave --spec-type out, and what the file is will be found out", .file.display())]
+    OtherDrafter {
+        /// The file.
+        file: PathBuf,
+        /// What it was called.
+        drafter: &'static str,
+    },
     /// The rule is not for such drafts.
     #[error("--verify {0}")]
     RuleAndDraft(#[from] RuleMismatch),

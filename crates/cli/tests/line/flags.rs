@@ -182,7 +182,7 @@ fn refusals_name_the_value_and_what_to_do() {
         ("--spec-type ngram,ngram", "--spec-type names ngram twice"),
         ("--spec-type none,ngram", "--spec-type names none and ngram"),
         ("--spec-type ngram,suffix --verify token", "--verify token judges one path, and there"),
-        ("--spec-type ngram-mod", "possible values: none, draft-model, ngram"),
+        ("--spec-type ngram-mod", "possible values: none, draft-model, draft-eagle3"),
         ("-td 2", "--spec-draft-model <FILE>"),
         ("--no-mmap --mlock", "cannot be used with"),
         ("--grammar x", "unexpected argument '--grammar'"),

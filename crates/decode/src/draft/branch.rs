@@ -5,7 +5,7 @@
 
 use forerun_verify::{Chance, Dist, DraftError, Node, Scheme, Token};
 
-use crate::draft::{DraftRequest, Draw};
+use crate::draft::{DraftFailure, DraftRequest, Draw};
 
 /// Where a path, or several that agree so far, may go on.
 #[derive(Debug, Clone)]
@@ -36,11 +36,43 @@ impl Tip {
     }
 }
 
-/// Draws the next depth from the drafter's distribution after each tip. Returns the new tips.
-pub(super) fn branch(
+/// Draws the next depth from the rows after each tip, whose distributions `dist` gives by the tip's
+/// number and path. A path ends before a token if the likeliest one is less likely than
+/// `confidence_min`. Returns the new tips.
+pub(super) fn grow(
     request: &mut DraftRequest<'_>,
-    tips: Vec<(Tip, Dist)>,
-) -> Result<Vec<Tip>, DraftError> {
+    tips: Vec<Tip>,
+    confidence_min: f64,
+    mut dist: impl FnMut(&mut DraftRequest<'_>, usize, &[Token]) -> Result<Dist, DraftFailure>,
+) -> Result<Vec<Tip>, DraftFailure> {
+    let mut going_on = Vec::with_capacity(tips.len());
+    for (number, tip) in tips.into_iter().enumerate() {
+        let dist = dist(request, number, &tip.path)?;
+        if confidence_min == 0.0 || dist.likeliest().1 >= confidence_min {
+            going_on.push((tip, dist));
+        }
+    }
+    branch(request, going_on).map_err(unusable)
+}
+
+/// What the next token after a path is drawn from: the row as the target's would be shaped.
+pub(super) fn shaped(
+    request: &mut DraftRequest<'_>,
+    path: &[Token],
+    logits: &mut [f32],
+) -> Result<Dist, DraftFailure> {
+    if let Some(constraint) = &mut request.constraint {
+        constraint.mask(path, logits).map_err(unusable)?;
+    }
+    request.sampling.row(logits, request.tokens, path).map_err(unusable)
+}
+
+fn unusable(error: impl ToString) -> DraftFailure {
+    DraftFailure::Row(error.to_string())
+}
+
+/// Draws the next depth from the drafter's distribution after each tip. Returns the new tips.
+fn branch(request: &mut DraftRequest<'_>, tips: Vec<(Tip, Dist)>) -> Result<Vec<Tip>, DraftError> {
     match request.tree.scheme() {
         Scheme::Paths | Scheme::Independent => independent(request, tips),
         Scheme::WithoutReplacement => distinct(request, tips),

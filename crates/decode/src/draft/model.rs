@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forerun_verify::{Dist, Token};
+use forerun_verify::Token;
 
 use crate::cache::SlotCaches;
 use crate::clock::{self, Clock};
@@ -167,35 +167,20 @@ impl ModelDrafter {
 
     /// Draws the next tokens of a draft from the rows of its tips, the first of which is given.
     fn branch(&mut self, row: usize, draft: &mut Growing<'_, '_>) -> Result<(), DraftFailure> {
-        let mut tips = Vec::with_capacity(draft.tips.len());
-        for (offset, tip) in std::mem::take(&mut draft.tips).into_iter().enumerate() {
-            let dist = self.dist(row + offset, draft.request, &tip.path)?;
-            if self.confidence_min == 0.0 || dist.likeliest().1 >= self.confidence_min {
-                tips.push((tip, dist));
-            }
-        }
-        draft.tips = branch::branch(draft.request, tips).map_err(unusable)?;
+        let tips = std::mem::take(&mut draft.tips);
+        let (output, translation) = (&mut self.output, &mut self.translation);
+        let grown = branch::grow(draft.request, tips, self.confidence_min, |request, tip, path| {
+            let logits = match translation {
+                Some(words) => {
+                    words.map.translate_row(output.row(row + tip), &mut words.row);
+                    &mut words.row
+                }
+                None => output.row_mut(row + tip),
+            };
+            branch::shaped(request, path, logits)
+        });
+        draft.tips = grown?;
         Ok(())
-    }
-
-    /// What the drafter's next token after a path is drawn from.
-    fn dist(
-        &mut self,
-        row: usize,
-        request: &mut DraftRequest<'_>,
-        path: &[Token],
-    ) -> Result<Dist, DraftFailure> {
-        let logits = match &mut self.translation {
-            Some(words) => {
-                words.map.translate_row(self.output.row(row), &mut words.row);
-                &mut words.row
-            }
-            None => self.output.row_mut(row),
-        };
-        if let Some(constraint) = &mut request.constraint {
-            constraint.mask(path, logits).map_err(unusable)?;
-        }
-        request.sampling.row(logits, request.tokens, path).map_err(unusable)
     }
 }
 
@@ -213,10 +198,6 @@ impl Translation {
         }
         translated
     }
-}
-
-fn unusable(error: impl ToString) -> DraftFailure {
-    DraftFailure::Row(error.to_string())
 }
 
 impl Drafter for ModelDrafter {

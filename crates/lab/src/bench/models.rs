@@ -24,7 +24,7 @@ use super::session::{Session, Source};
 use crate::cancellation::Cancellation;
 use crate::error::{Error, Result};
 use crate::machine::EngineRecord;
-use crate::models::{EngineShape, MEASURE, Models, SLOT, Target};
+use crate::models::{EngineShape, MEASURE, Models, Parts, SLOT, Target};
 use crate::prompts::{self, Prompt};
 use crate::sampling::SamplingConfig;
 
@@ -89,9 +89,8 @@ pub(super) fn load(
     let paths = u32::try_from(wanted.paths).ok().and_then(NonZeroU32::new);
     let (slots, paths) = (NonZeroU32::MIN, paths.unwrap_or(NonZeroU32::MIN));
     let shape = EngineShape { context_len: Some(needed.min(most)), slots, paths };
-    let engine = models.engine(&shape)?;
+    let Parts { engine, drafters } = models.parts(&shape, paths)?;
     let context_len = engine.context_len();
-    let drafters = models.drafters(&EngineShape { context_len: Some(context_len), ..shape })?;
     Ok(Loaded {
         decoder: Decoder::new(engine, drafters)?,
         vocab: target.vocab,
@@ -153,7 +152,7 @@ impl Way {
         let rule: RuleChoice = setting.rule.as_deref().unwrap_or("block").parse()?;
         let scheme = rule.scheme(&Drafts {
             drafters: named.len(),
-            has_model: named.iter().any(|id| drafters[id.0].kind == DrafterKind::DraftModel),
+            has_model: named.iter().any(|id| drafters[id.0].kind.is_model()),
             may_stop: false,
             width: setting.paths,
             paths: None,

@@ -170,7 +170,7 @@ impl Axes {
         product.settings.push(Setting::plain(PLAIN.to_owned(), 1));
         let mut refused = None;
         for team in &self.teams {
-            let has_model = team.iter().any(|drafter| drafter.kind == DrafterKind::DraftModel);
+            let has_model = team.iter().any(|drafter| drafter.kind.is_model());
             let widths: &[usize] = if has_model { &self.widths } else { &[1] };
             for (rule, wide) in self.rules_for(team.len(), widths) {
                 let drafts = |width| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forerun_decode::{
     Decoder, DraftFailure, DraftRequest, Drafter, DrafterKind, Draw, Engine, EngineError, Keep,
-    NgramDrafter, Output, Rows, Sampling, Slot, Step, Token,
+    NgramDrafter, Output, Rows, Sampling, Shown, Slot, Step, Token,
 };
 use forerun_verify::{
     Block, BlockRule, Chance, Dist, Draft, Node, Refusal, Rule, Scheme, Verdict, Weights,
@@ -337,6 +337,14 @@ impl Drafter for Skewed {
     fn behind(&self, slot: Slot, tokens: &[Token]) -> usize {
         self.inner.behind(slot, tokens)
     }
+
+    fn show(&mut self, shown: &[Shown<'_>]) {
+        self.inner.show(shown);
+    }
+
+    fn shown_until(&self, slot: Slot, tokens: &[Token]) -> Option<usize> {
+        self.inner.shown_until(slot, tokens)
+    }
 }
 
 /// An engine that penalises the row after the committed text and no other: what a decoder does that
@@ -405,6 +413,10 @@ impl Engine for PenaltiesAtRoot {
 
     fn can_cut(&self) -> bool {
         self.inner.can_cut()
+    }
+
+    fn feature_len(&self) -> usize {
+        self.inner.feature_len()
     }
 
     fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {

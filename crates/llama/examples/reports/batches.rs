@@ -30,7 +30,7 @@ pub(crate) fn report() {
          | weights | texts | drafted | tokens | own cells (ms) | one pool (ms) | over |\n|---|--:|---|--:|--:|--:|--:|\n",
         lab::machine()
     );
-    for name in [lab::SMOL, lab::GROWN] {
+    for name in [lab::SMOL, lab::WIDENED] {
         let model = lab::model(name);
         let mut output = Output::default();
         for texts in TEXTS {

@@ -16,8 +16,7 @@ use forerun_verify::{BlockRule, Philox, Random};
 
 /// The model all others are made of.
 pub(crate) const SMOL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-/// It, made eight times as deep without saying anything else.
-pub(crate) const GROWN: &str = "SmolLM2-grown-x8.Q8_0.gguf";
+/// It, with feed-forward layers sixteen times as wide, without saying anything else.
 pub(crate) const WIDENED: &str = "SmolLM2-widened-x16.Q8_0.gguf";
 
 /// A model file of `just models`.

@@ -19,7 +19,7 @@ pub(crate) fn report() {
          draft model's: drafting, shaping rows, verification, text.\n\nMachine: {}. Vocabulary: 49,152.\n\n",
         lab::machine()
     );
-    for name in [lab::SMOL, lab::GROWN] {
+    for name in [lab::SMOL, lab::WIDENED] {
         writeln!(text, "## {name}\n").expect("a string grows");
         writeln!(text, "| decoding | tokens/s | over bare | outside passes |\n|---|--:|--:|--:|")
             .expect("it grows");

@@ -24,7 +24,7 @@ pub(crate) fn report() {
          | weights | tree | nodes | path alone (ms) | path (ms) | tree (ms) | over the path |\n|---|---|--:|--:|--:|--:|--:|\n",
         lab::machine()
     );
-    for name in [lab::SMOL, lab::GROWN] {
+    for name in [lab::SMOL, lab::WIDENED] {
         let model = lab::model(name);
         let mut output = Output::default();
         // One with room for one path, and one for several.

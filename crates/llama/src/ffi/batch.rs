@@ -16,6 +16,11 @@ pub(crate) struct Batch {
     counts: Vec<i32>,
     ids: Vec<sys::llama_seq_id>,
     wants_row: Vec<i8>,
+    // A hidden row for each entry of a head, one after the other.
+    hidden: Vec<f32>,
+    hidden_len: usize,
+    // Rebuilt by `view`: which rows are computed.
+    computed: Vec<i8>,
     // Rebuilt by `view`; holds nothing that outlives the borrow it is given for.
     pointers: Vec<*mut sys::llama_seq_id>,
 }
@@ -39,6 +44,8 @@ impl Batch {
         self.counts.clear();
         self.ids.clear();
         self.wants_row.clear();
+        self.hidden.clear();
+        self.hidden_len = 0;
     }
 
     /// How many entries there are.
@@ -63,6 +70,12 @@ impl Batch {
         self.wants_row.push(0);
     }
 
+    /// Appends the hidden rows of entries that were appended, each of so many numbers.
+    pub(crate) fn push_hidden(&mut self, rows: &[f32], len: usize) {
+        self.hidden.extend_from_slice(rows);
+        self.hidden_len = len;
+    }
+
     /// Requests the row after an entry.
     pub(crate) fn want_row(&mut self, index: usize) {
         self.wants_row[index] = 1;
@@ -76,6 +89,16 @@ impl Batch {
     /// Some of the entries as C wants them: valid as long as `self` stays borrowed and unchanged.
     pub(super) fn view(&mut self, range: Range<usize>) -> sys::llama_batch {
         let ids = self.ids.as_mut_ptr();
+        self.computed.clear();
+        self.computed.extend_from_slice(&self.wants_row[range.clone()]);
+        // A head's graph computes the rows of all entries or of none.
+        if self.hidden_len > 0 && self.computed.contains(&1) {
+            self.computed.fill(1);
+        }
+        let hidden = match self.hidden_len {
+            0 => ptr::null_mut(),
+            len => self.hidden[range.start * len..range.end * len].as_mut_ptr(),
+        };
         self.pointers.clear();
         // `wrapping_add` stays within `ids`, as `starts` was taken from its length.
         self.pointers
@@ -83,11 +106,11 @@ impl Batch {
         sys::llama_batch {
             n_tokens: i32::try_from(range.len()).expect("a batch fits an i32"),
             token: self.tokens[range.clone()].as_mut_ptr(),
-            embd: ptr::null_mut(),
+            embd: hidden,
             pos: self.positions[range.clone()].as_mut_ptr(),
             n_seq_id: self.counts[range.clone()].as_mut_ptr(),
             seq_id: self.pointers.as_mut_ptr(),
-            logits: self.wants_row[range].as_mut_ptr(),
+            logits: self.computed.as_mut_ptr(),
         }
     }
 }

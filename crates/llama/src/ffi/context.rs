@@ -2,15 +2,15 @@
 
 use std::ffi::c_void;
 use std::ops::Range;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use llama_cpp_sys_2 as sys;
 
 use super::batch::Batch;
-use super::log;
 use super::model::RawModel;
+use super::{hidden, log};
 use crate::options::{CacheType, FlashAttention};
 
 /// Everything llama.cpp is told about a context.
@@ -51,51 +51,179 @@ pub(crate) enum Passed {
     Failed(i32),
 }
 
-/// A context: the memory of one or more sequences.
-#[derive(Debug)]
-pub(crate) struct Context {
-    raw: NonNull<sys::llama_context>,
-    memory: NonNull<sys::llama_memory_i>,
-    vocab_len: usize,
-    // Both are pointed to by `raw` and so dropped after it.
-    _interrupt: Option<Arc<AtomicBool>>,
-    _model: Arc<RawModel>,
+/// What a context is made for, beside a model's own text.
+#[derive(Debug, Clone)]
+pub(crate) struct HeadOf {
+    /// The target's, whose token embeddings and output a head may use.
+    pub(crate) target: Arc<Handle>,
+    /// Whether it is the target's own model, for its last blocks.
+    pub(crate) own_blocks: bool,
 }
 
-// SAFETY: a context has no thread of its own and is only used through `&mut self`.
-unsafe impl Send for Context {}
+/// llama.cpp's object, and what it points to.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    raw: NonNull<sys::llama_context>,
+    // All are pointed to by `raw` and so dropped after it.
+    _interrupt: Option<Arc<AtomicBool>>,
+    _model: Arc<RawModel>,
+    _target: Option<Arc<Handle>>,
+}
 
-impl Drop for Context {
+// SAFETY: a context has no thread of its own. It is used through the one `Context` that made it; who
+// else holds the handle only keeps it alive, and llama.cpp then reads which model it is of, which
+// never changes.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: `raw` came from `llama_init_from_model` and is not used again.
         unsafe { sys::llama_free(self.raw.as_ptr()) };
     }
 }
 
+/// A context: the memory of one or more sequences.
+#[derive(Debug)]
+pub(crate) struct Context {
+    raw: NonNull<sys::llama_context>,
+    memory: NonNull<sys::llama_memory_i>,
+    vocab_len: usize,
+    hidden_len: usize,
+    last_hidden_len: usize,
+    handle: Arc<Handle>,
+}
+
+// SAFETY: it is only used through `&mut self`, see `Handle`.
+unsafe impl Send for Context {}
+
 impl Context {
     /// Makes the memory for `model`, or says in llama.cpp's words why not.
-    pub(crate) fn new(model: Arc<RawModel>, params: ContextParams) -> Result<Self, String> {
-        let raw_params = raw_params(&params);
+    pub(crate) fn new(
+        model: Arc<RawModel>,
+        params: ContextParams,
+        head: Option<HeadOf>,
+    ) -> Result<Self, String> {
+        let mut raw_params = raw_params(&params);
+        if let Some(head) = &head {
+            raw_params.ctx_other = head.target.raw.as_ptr();
+            if head.own_blocks {
+                raw_params.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
+            }
+        }
         log::forget();
-        // SAFETY: the model is live and held by the context; the parameters point to the flag
-        // alone, which it holds as well.
+        // SAFETY: the model is live and held by the handle; the parameters point to the flag and the
+        // target's context alone, which it holds as well.
         let raw = unsafe { sys::llama_init_from_model(model.as_ptr(), raw_params) };
         let raw = NonNull::new(raw).ok_or_else(log::reason)?;
+        let (vocab_len, hidden_len) = (model.vocab_len(), model.hidden_len());
+        let last_hidden_len = model.last_hidden_len();
+        let target = head.map(|head| head.target);
+        let handle =
+            Arc::new(Handle { raw, _interrupt: params.interrupt, _model: model, _target: target });
         // SAFETY: `raw` is live; llama.h gives null for a model without memory.
         let memory = NonNull::new(unsafe { sys::llama_get_memory(raw.as_ptr()) });
-        let Some(memory) = memory else {
-            // SAFETY: `raw` is live and not used again.
-            unsafe { sys::llama_free(raw.as_ptr()) };
-            return Err("the model keeps no memory of what it read".to_owned());
+        let memory = memory.ok_or("the model keeps no memory of what it read")?;
+        Ok(Self { raw, memory, vocab_len, hidden_len, last_hidden_len, handle })
+    }
+
+    /// What keeps llama.cpp's object alive.
+    pub(crate) fn handle(&self) -> Arc<Handle> {
+        Arc::clone(&self.handle)
+    }
+
+    /// Has passes give what goes into a layer. The architecture must offer it.
+    pub(crate) fn give_layer_input(&mut self, layer: u32) {
+        // SAFETY: the context is live; the engine only names layers that the model has.
+        unsafe { hidden::forerun_give_layer_input(self.raw.as_ptr(), layer) };
+    }
+
+    /// Has passes give the hidden rows before the output: of every entry, or of those with a row.
+    pub(crate) fn give_last_hidden(&mut self, with_rows_only: bool) {
+        // SAFETY: the context is live.
+        unsafe { hidden::forerun_give_nextn(self.raw.as_ptr(), with_rows_only) };
+    }
+
+    /// What went into a layer at the `index`-th entry of the last pass, which must give it.
+    pub(crate) fn layer_input(&self, layer: u32, index: usize) -> &[f32] {
+        // SAFETY: the context is live; the engine asks for layers that it had passes give.
+        let rows = unsafe { hidden::forerun_layer_input(self.raw.as_ptr(), layer) };
+        let row = rows.wrapping_add(index * self.hidden_len);
+        // SAFETY: llama.cpp gives a row for every entry of the pass, until the next one, which needs
+        // `&mut self`; the engine only names entries that ran.
+        unsafe { std::slice::from_raw_parts(row, self.hidden_len) }
+    }
+
+    /// The hidden row before the output at the `index`-th entry of the last pass; `None` if there is
+    /// none.
+    pub(crate) fn last_hidden(&self, index: usize) -> Option<&[f32]> {
+        let index = i32::try_from(index).ok()?;
+        // SAFETY: the context is live; llama.cpp gives null for an entry without one.
+        let row = unsafe { hidden::forerun_nextn_ith(self.raw.as_ptr(), index) };
+        let row = NonNull::new(row)?;
+        // SAFETY: the row has as many numbers as the model is wide, until the next pass, which needs
+        // `&mut self`.
+        Some(unsafe { std::slice::from_raw_parts(row.as_ptr(), self.last_hidden_len) })
+    }
+
+    /// Runs a head's encoder over rows of `len` numbers each, at most as many as a pass takes; appends
+    /// what it makes of them.
+    pub(crate) fn encode(&mut self, rows: &[f32], len: usize, into: &mut Vec<f32>) -> Passed {
+        let count = rows.len() / len;
+        let mut rows = rows.to_vec();
+        // They mean nothing to an encoder, but must follow those of the sequence.
+        let first = self.positions(0).map_or(0, |(_, last)| last + 1);
+        let mut positions: Vec<i32> = (first..).take(count).collect();
+        let mut counts = vec![1; count];
+        let mut sequence = 0;
+        let mut sequences = vec![ptr::from_mut(&mut sequence); count];
+        let mut wanted = vec![1; count];
+        let batch = sys::llama_batch {
+            n_tokens: i32::try_from(count).expect("few rows"),
+            token: ptr::null_mut(),
+            embd: rows.as_mut_ptr(),
+            pos: positions.as_mut_ptr(),
+            n_seq_id: counts.as_mut_ptr(),
+            seq_id: sequences.as_mut_ptr(),
+            logits: wanted.as_mut_ptr(),
         };
-        let vocab_len = model.vocab_len();
-        Ok(Self { raw, memory, vocab_len, _interrupt: params.interrupt, _model: model })
+        // SAFETY: the context is live; the batch's arrays have `n_tokens` entries each, its rows as
+        // many numbers as the model's encoder takes, and all outlive the call.
+        let code = unsafe { sys::llama_encode(self.raw.as_ptr(), batch) };
+        if code != 0 {
+            return passed(code);
+        }
+        // SAFETY: the context is live.
+        let made = unsafe { hidden::forerun_nextn(self.raw.as_ptr()) };
+        let Some(made) = NonNull::new(made) else { return Passed::Failed(NOT_ENCODED) };
+        // SAFETY: the encoder gives a row as wide as the model for each that went in.
+        let made =
+            unsafe { std::slice::from_raw_parts(made.as_ptr(), count * self.last_hidden_len) };
+        into.extend_from_slice(made);
+        Passed::Done
     }
 
     /// Most tokens in a call.
     pub(crate) fn batch_len(&self) -> usize {
         // SAFETY: the context is live while `self` is.
         unsafe { sys::llama_n_batch(self.raw.as_ptr()) as usize }
+    }
+
+    /// Most tokens in a pass.
+    pub(crate) fn pass_len(&self) -> usize {
+        // SAFETY: the context is live while `self` is.
+        unsafe { sys::llama_n_ubatch(self.raw.as_ptr()) as usize }
+    }
+
+    /// How many numbers what goes into a layer has.
+    pub(crate) fn hidden_len(&self) -> usize {
+        self.hidden_len
+    }
+
+    /// How many numbers the hidden row before the output has.
+    pub(crate) fn last_hidden_len(&self) -> usize {
+        self.last_hidden_len
     }
 
     /// Cells one sequence can use.
@@ -110,13 +238,7 @@ impl Context {
         let view = batch.view(range);
         // SAFETY: the context is live; the view's arrays have `n_tokens` entries each and `batch`
         // is borrowed for as long.
-        match unsafe { sys::llama_decode(self.raw.as_ptr(), view) } {
-            0 => Passed::Done,
-            1 => Passed::Full,
-            2 => Passed::Interrupted,
-            -1 => Passed::Refused,
-            code => Passed::Failed(code),
-        }
+        passed(unsafe { sys::llama_decode(self.raw.as_ptr(), view) })
     }
 
     /// Logits after the `index`-th entry of the last pass, or `None` if none were requested.
@@ -178,6 +300,19 @@ impl Context {
         // SAFETY: as above.
         let last = unsafe { sys::llama_memory_seq_pos_max(self.memory.as_ptr(), sequence) };
         (first >= 0).then_some((first, last))
+    }
+}
+
+/// The code for hidden rows that an encoder did not give; llama.cpp has none.
+const NOT_ENCODED: i32 = -101;
+
+fn passed(code: i32) -> Passed {
+    match code {
+        0 => Passed::Done,
+        1 => Passed::Full,
+        2 => Passed::Interrupted,
+        -1 => Passed::Refused,
+        code => Passed::Failed(code),
     }
 }
 

@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 
 use llama_cpp_sys_2 as sys;
 
-use super::log;
+use super::{hidden, log};
 use crate::options::{GpuLayers, LoadMode, ModelOptions, Progress};
 
 /// A model in memory. Never changed once loaded, so it can be shared between threads.
@@ -62,6 +62,7 @@ impl RawModel {
             LoadMode::Read => sys::LLAMA_LOAD_MODE_NONE,
         };
         params.check_tensors = options.check_tensors;
+        params.load_mtp = options.prediction_layers;
         let mut watch = options.progress.as_mut().map(|progress| Watch {
             progress,
             stopped: false,
@@ -111,6 +112,37 @@ impl RawModel {
         // SAFETY: the vocabulary is live while `self` is.
         let kind = unsafe { sys::llama_vocab_type(self.vocab.as_ptr()) };
         kind != sys::LLAMA_VOCAB_TYPE_NONE
+    }
+
+    /// How many numbers a hidden row has.
+    pub(crate) fn hidden_len(&self) -> usize {
+        // SAFETY: the model is live while `self` is.
+        count(unsafe { sys::llama_model_n_embd(self.raw.as_ptr()) })
+    }
+
+    /// How many numbers the hidden row before the output has.
+    pub(crate) fn last_hidden_len(&self) -> usize {
+        // SAFETY: the model is live while `self` is.
+        count(unsafe { sys::llama_model_n_embd_out(self.raw.as_ptr()) })
+    }
+
+    /// Which of its target's layers a head reads; empty if it is none.
+    pub(crate) fn target_layers(&self) -> Vec<u32> {
+        let mut count = 0;
+        // SAFETY: the model is live while `self` is, and `count` is written to.
+        let layers = unsafe { hidden::forerun_target_layers(self.raw.as_ptr(), &raw mut count) };
+        if layers.is_null() {
+            return Vec::new();
+        }
+        // SAFETY: llama.cpp gives so many numbers, which are part of the model.
+        let layers = unsafe { std::slice::from_raw_parts(layers, count as usize) };
+        layers.iter().filter_map(|layer| u32::try_from(*layer).ok()).collect()
+    }
+
+    /// How many of its blocks predict tokens after the next, beside the model proper.
+    pub(crate) fn prediction_layers(&self) -> usize {
+        // SAFETY: the model is live while `self` is.
+        count(unsafe { sys::llama_model_n_layer_nextn(self.raw.as_ptr()) })
     }
 
     /// How many tokens of context it was trained with.

@@ -1,0 +1,310 @@
+//! Drafts from a head: a small model that reads the target's hidden states. What it has of a sequence
+//! is in [`trail`]; how paths branch is in [`super::branch`].
+
+mod trail;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forerun_verify::Token;
+
+use crate::clock::{self, Clock};
+use crate::cost::{CostCurve, Pass};
+use crate::draft::branch::{self, Tip};
+use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind, Shown};
+use crate::engine::{Branch, EngineError, Head, Keep, Output, Rows, Slot, Step};
+use trail::Trail;
+
+/// Rows of a sequence that wait for the next draft. More of them run at once: they are many numbers.
+const WAITING_MAX: usize = 64;
+
+/// Pairs of a sequence that run with the newest one, each with a row that nobody reads.
+const ROWS_UNREAD_MAX: usize = 8;
+
+/// A draft head: draws paths for each request, from rows shaped as the target's are.
+///
+/// Committed tokens are paired with the target's hidden states, which it is shown after every round.
+/// Drafted tokens are paired with its own, so their pairs never stay: those of tokens that were accepted
+/// run again with the target's.
+pub struct HeadDrafter {
+    head: Box<dyn Head>,
+    kind: DrafterKind,
+    confidence_min: f64,
+    trails: Vec<Trail>,
+    /// Why it could not run what it was shown.
+    failure: Option<DraftFailure>,
+    output: Output,
+    // Reused for their memory alone.
+    features: Vec<f32>,
+    hidden: Vec<f32>,
+    passes: Vec<Pass>,
+    clock: Arc<dyn Clock>,
+}
+
+/// A draft while it grows.
+struct Growing<'q, 'a> {
+    request: &'q mut DraftRequest<'a>,
+    /// Where paths may go on.
+    tips: Vec<Tip>,
+    /// The hidden row after each node that tips grew from, by the node in the head's cache.
+    hidden: Vec<(usize, Vec<f32>)>,
+    /// Nodes in the head's cache.
+    cached: usize,
+}
+
+impl HeadDrafter {
+    /// A head of the decoder's target, by what it is to be called.
+    pub fn new(head: Box<dyn Head>, kind: DrafterKind) -> Self {
+        let slot_count = head.slot_count();
+        Self {
+            head,
+            kind,
+            confidence_min: 0.0,
+            trails: vec![Trail::default(); slot_count],
+            failure: None,
+            output: Output::default(),
+            features: Vec::new(),
+            hidden: Vec::new(),
+            passes: Vec::new(),
+            clock: clock::system(),
+        }
+    }
+
+    /// See [`crate::ModelDrafter::confident`].
+    #[must_use]
+    pub fn confident(mut self, confidence_min: f64) -> Self {
+        self.confidence_min = confidence_min;
+        self
+    }
+
+    /// Runs pairs of committed tokens; the rows are those after each slot's last, if any are wanted.
+    fn run(&mut self, pairs: &[(Slot, Range<usize>)], rows: Rows) -> Result<(), EngineError> {
+        let pairs = pairs.iter().filter(|(_, pairs)| !pairs.is_empty());
+        let pairs: Vec<(Slot, Range<usize>)> = pairs.cloned().collect();
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        let started = self.clock.now();
+        let result = self.encode(&pairs).and_then(|()| {
+            let steps = pairs.iter().map(|(slot, pairs)| {
+                let trail = &self.trails[slot.0 as usize];
+                let keep = Keep::Trunk(pairs.start - trail.cached().start);
+                Step { slot: *slot, keep, trunk: trail.tokens(pairs.clone()), tree: &[], rows }
+            });
+            let steps: Vec<_> = steps.collect();
+            self.head.extend_hidden(&steps, &self.hidden, &mut self.output)
+        });
+        let tokens = pairs.iter().map(|(_, pairs)| pairs.len()).sum();
+        let time = self.clock.now() - started;
+        self.passes.push(Pass { tokens, sequences: pairs.len(), time });
+        match result {
+            Ok(()) => {
+                pairs.iter().for_each(|(slot, pairs)| self.trails[slot.0 as usize].ran(pairs.end));
+            }
+            Err(_) => self.start_over(),
+        }
+        result
+    }
+
+    /// Makes hidden rows for pairs of committed tokens.
+    fn encode(&mut self, pairs: &[(Slot, Range<usize>)]) -> Result<(), EngineError> {
+        self.features.clear();
+        let all = || pairs.iter().flat_map(|(slot, pairs)| pairs.clone().map(|pair| (*slot, pair)));
+        for (slot, pair) in all() {
+            self.features.extend_from_slice(self.trails[slot.0 as usize].row(pair).unwrap_or(&[]));
+        }
+        self.hidden.clear();
+        self.head.encode(&self.features, &mut self.hidden)?;
+        // No hidden row goes before a sequence's first token.
+        let zeros = vec![0.0; self.head.hidden_len()];
+        for (index, _) in all().enumerate().filter(|(_, (_, pair))| *pair == 0) {
+            let at = index * zeros.len();
+            self.hidden.splice(at..at, zeros.iter().copied());
+        }
+        Ok(())
+    }
+
+    /// Forgets everything: the caches are in doubt.
+    fn start_over(&mut self) {
+        self.trails.fill(Trail::default());
+    }
+
+    /// Runs the committed tokens' pairs; a row for each request.
+    fn catch_up(&mut self, growing: &[Growing<'_, '_>]) -> Result<(), EngineError> {
+        let pending = |draft: &Growing<'_, '_>| {
+            let slot = draft.request.slot;
+            (slot, self.trails[slot.0 as usize].pending())
+        };
+        let mut last: Vec<_> = growing.iter().map(pending).collect();
+        // A head computes a row for every pair of a pass or for none.
+        let mut before = Vec::new();
+        for (slot, pairs) in last.iter_mut().filter(|(_, pairs)| pairs.len() > ROWS_UNREAD_MAX) {
+            before.push((*slot, pairs.start..pairs.end - 1));
+            pairs.start = pairs.end - 1;
+        }
+        self.run(&before, Rows::None)?;
+        self.run(&last, Rows::Trunk)
+    }
+
+    /// Runs the last drafted token of each path; a row for each.
+    fn advance(&mut self, growing: &mut [Growing<'_, '_>]) -> Result<(), EngineError> {
+        self.hidden.clear();
+        let mut branches = Vec::with_capacity(growing.len());
+        for draft in &*growing {
+            let mut of_draft = Vec::with_capacity(draft.tips.len());
+            for tip in &draft.tips {
+                let token = *tip.path.last().expect("a token was drafted");
+                of_draft.push(Branch { parent: tip.cached, token });
+                let hidden = draft.hidden.iter().find(|(node, _)| *node == tip.cached);
+                self.hidden.extend_from_slice(&hidden.expect("it grew from there").1);
+            }
+            branches.push(of_draft);
+        }
+        let steps = growing.iter().zip(&branches).map(|(draft, branches)| {
+            let slot = draft.request.slot;
+            let keep = Keep::All(self.trails[slot.0 as usize].cached().len() + draft.cached);
+            Step { slot, keep, trunk: &[], tree: branches, rows: Rows::Tree }
+        });
+        let steps: Vec<_> = steps.collect();
+        let started = self.clock.now();
+        let result = self.head.extend_hidden(&steps, &self.hidden, &mut self.output);
+        let tokens = branches.iter().map(Vec::len).sum();
+        let time = self.clock.now() - started;
+        self.passes.push(Pass { tokens, sequences: branches.len(), time });
+        if result.is_err() {
+            self.start_over();
+            return result;
+        }
+        for draft in growing {
+            for tip in &mut draft.tips {
+                draft.cached += 1;
+                tip.cached = draft.cached;
+            }
+        }
+        Ok(())
+    }
+
+    /// Draws the next tokens of a draft from the rows of its tips, the first of which is given.
+    fn branch(&mut self, row: usize, draft: &mut Growing<'_, '_>) -> Result<(), DraftFailure> {
+        let tips = std::mem::take(&mut draft.tips);
+        let hidden =
+            |(offset, tip): (usize, &Tip)| (tip.cached, self.output.feature(row + offset).to_vec());
+        draft.hidden = tips.iter().enumerate().map(hidden).collect();
+        let output = &mut self.output;
+        let grown = branch::grow(draft.request, tips, self.confidence_min, |request, tip, path| {
+            branch::shaped(request, path, output.row_mut(row + tip))
+        });
+        draft.tips = grown?;
+        Ok(())
+    }
+}
+
+impl Drafter for HeadDrafter {
+    fn kind(&self) -> DrafterKind {
+        self.kind
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let (context_len, paths_max) = (self.head.context_len(), self.head.paths_max());
+        let unpaired = self.head.pairing().unpaired();
+        let mut growing = Vec::with_capacity(requests.len());
+        for request in requests {
+            let width = request.width;
+            if width > paths_max {
+                request.failure = Some(DraftFailure::Paths { width, paths_max });
+                continue;
+            }
+            let Some(trail) = self.trails.get_mut(request.slot.0 as usize) else { continue };
+            trail.turn_to(request.tokens, unpaired);
+            if !trail.reach_newest() {
+                continue;
+            }
+            let wanted = trail.pending().end - trail.cached().start + request.len_max * width;
+            if wanted > context_len {
+                request.failure = Some(EngineError::Full { tokens: wanted - context_len }.into());
+                continue;
+            }
+            let tips = vec![Tip::root(width)];
+            growing.push(Growing { request, tips, hidden: Vec::new(), cached: 0 });
+        }
+        if growing.is_empty() {
+            return Ok(());
+        }
+        self.catch_up(&growing)?;
+        for depth in 1.. {
+            let mut row = 0;
+            growing.retain_mut(|draft| {
+                let rows = draft.tips.len();
+                let branched = self.branch(row, draft);
+                row += rows;
+                draft.request.failure = branched.err();
+                !draft.tips.is_empty() && depth < draft.request.len_max
+            });
+            if growing.is_empty() {
+                break;
+            }
+            self.advance(&mut growing)?;
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, shown: &[Shown<'_>]) {
+        let unpaired = self.head.pairing().unpaired();
+        let mut waiting = Vec::new();
+        for shown in shown {
+            let Some(trail) = self.trails.get_mut(shown.slot.0 as usize) else { continue };
+            trail.show(shown, unpaired);
+            let pending = trail.pending();
+            if pending.len() > WAITING_MAX {
+                // The last is left for the draft, which wants the row after it.
+                waiting.push((shown.slot, pending.start..pending.end - 1));
+            }
+        }
+        if let Err(error) = self.run(&waiting, Rows::None) {
+            self.failure = Some(error.into());
+        }
+    }
+
+    fn shown_until(&self, slot: Slot, tokens: &[Token]) -> Option<usize> {
+        self.trails.get(slot.0 as usize).map(|trail| trail.shown_until(tokens))
+    }
+
+    fn copy(&mut self, from: Slot, to: Slot, len: usize) {
+        let Some(prefix) = self.trails.get(from.0 as usize).map(|trail| trail.prefix(len)) else {
+            return;
+        };
+        let pairs = prefix.cached().len();
+        let copied = pairs == 0 || self.head.copy(from, to, pairs);
+        if let Some(trail) = self.trails.get_mut(to.0 as usize) {
+            *trail = if copied { prefix } else { Trail::default() };
+        }
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        if let Some(trail) = self.trails.get_mut(slot.0 as usize) {
+            *trail = Trail::default();
+        }
+    }
+
+    fn use_clock(&mut self, clock: Arc<dyn Clock>) {
+        self.clock = clock;
+    }
+
+    fn passes(&mut self) -> Vec<Pass> {
+        std::mem::take(&mut self.passes)
+    }
+
+    fn measure(&mut self, may_take: Duration) -> Result<Option<CostCurve>, EngineError> {
+        let measured = CostCurve::measure(&mut *self.head, may_take);
+        self.start_over();
+        measured.map(Some)
+    }
+
+    fn behind(&self, slot: Slot, _tokens: &[Token]) -> usize {
+        self.trails.get(slot.0 as usize).map_or(0, |trail| trail.pending().len())
+    }
+}
