@@ -21,6 +21,7 @@ mod simulate;
 mod stream;
 mod template;
 mod terminal;
+mod trim;
 mod tune;
 
 use std::process::ExitCode;
@@ -53,6 +54,8 @@ enum Command {
     Certify(Box<certify::CertifyFlags>),
     /// Predict the behaviour of a fleet of replicas from a benchmark of one
     Simulate(Box<simulate::SimulateFlags>),
+    /// Make a draft model faster by leaving out tokens it hardly needs
+    Trim(Box<trim::TrimFlags>),
 }
 
 /// What the program ends with where a command line cannot be read.
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Bench(flags) => flags.run(),
         Command::Certify(flags) => flags.run(),
         Command::Simulate(flags) => flags.run(),
+        Command::Trim(flags) => flags.run(),
     };
     result.unwrap_or_else(|error| failed(&error))
 }

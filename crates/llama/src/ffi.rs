@@ -8,6 +8,7 @@
 pub(crate) mod bare;
 pub(crate) mod batch;
 pub(crate) mod context;
+pub(crate) mod gguf;
 mod hidden;
 pub(crate) mod log;
 pub(crate) mod malloc;

@@ -15,6 +15,7 @@ mod options;
 mod quantize;
 mod setup;
 mod tree;
+mod trim;
 mod vocab;
 mod weights;
 
@@ -28,6 +29,7 @@ pub use options::{
 };
 pub use quantize::{QuantizeError, quantize};
 pub use setup::SetupError;
+pub use trim::{TrimError, Trimmed, trim};
 pub use vocab::Vocab;
 pub use weights::QuantizeType;
 
