@@ -98,6 +98,7 @@ def tokenizer() -> dict[str, Value]:
         "tokenizer.ggml.merges": MERGES,
         "tokenizer.ggml.bos_token_id": end,
         "tokenizer.ggml.eos_token_id": end,
+        "tokenizer.ggml.mask_token_id": end,
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.chat_template": TEMPLATE,
     }
@@ -513,7 +514,19 @@ ZOO = {
         ],
         architecture="qwen35",
     ),
-    # A draft head for "llama": it reads what goes into all three blocks, and knows two tokens in three.
+    # Two draft heads for "llama". One drafts a block of tokens in one pass, and says with the target's output matrix.
+    "llama-dflash": Model(
+        ATTENTION | {"target_layers": [0, 1, 2], "block_size": 8},
+        [attention(normed=True) | feed_forward()] * 2,
+        {
+            "fc.weight": matrix(WIDTH, 3 * WIDTH),
+            "enc.output_norm.weight": norm(WIDTH),
+            "output_norm.weight": norm(WIDTH),
+        },
+        architecture="dflash",
+        shares=False,
+    ),
+    # The other reads what goes into all three blocks, and knows two tokens in three.
     "llama-eagle3": Model(
         ATTENTION | {"target_layers": [0, 1, 2], "target_hidden_size": WIDTH, "rope.dimension_count": HEAD},
         [eagle()],

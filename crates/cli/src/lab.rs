@@ -72,6 +72,9 @@ impl Observer for Console {
     }
 }
 
+/// Tokens that a recurrent state can forget again: drafts are no longer than that.
+const ROLLBACK: u32 = 8;
+
 /// Models in GGUF files, run by llama.cpp.
 pub(crate) struct Gguf<'a> {
     config: &'a GgufConfig,
@@ -117,6 +120,7 @@ impl<'a> Gguf<'a> {
             },
             slots: shape.slots,
             paths: shape.paths,
+            rollback: if self.config.drafters.is_empty() { 0 } else { ROLLBACK },
             ..config.engine.clone()
         };
         load::engine(what, model, options, self.interrupt).map_err(failed)
@@ -146,7 +150,8 @@ impl Models for Gguf<'_> {
     fn parts(&mut self, shape: &EngineShape, draft_paths: NonZeroU32) -> Result<Parts> {
         let model = self.loaded();
         let mut engine = self.start("target", (model, &self.config.target), shape)?;
-        let room = Room { context_len: engine.context_len(), slots: shape.slots };
+        let (context_len, slots) = (engine.context_len(), shape.slots);
+        let room = Room { context_len, slots, rollback: ROLLBACK };
         let (interrupt, screen) = (self.interrupt, &mut *self.console.screen.borrow_mut());
         let mut watch = Watch { interrupt, screen };
         let mut drafters = Vec::new();

@@ -149,10 +149,12 @@ pub(crate) fn load_for(
         context_len,
         paths: wanted.paths(),
         slots: wanted.slots,
+        rollback: drafts.rollback(),
         ..wanted.target.engine.clone()
     };
     let mut target = engine("target", &model, options, interrupt)?;
-    let room = Room { context_len: target.context_len(), slots: wanted.slots };
+    let context_len = target.context_len();
+    let room = Room { context_len, slots: wanted.slots, rollback: drafts.rollback() };
     let mut drafters = Vec::new();
     for drafter in &drafts.drafters {
         let watch = &mut Watch { interrupt, screen };
@@ -340,6 +342,8 @@ pub(crate) struct Room {
     pub(crate) context_len: usize,
     /// Sequences at once.
     pub(crate) slots: NonZeroU32,
+    /// Tokens that a recurrent state must be able to forget.
+    pub(crate) rollback: u32,
 }
 
 /// A head of the target, which reads its hidden states.
@@ -384,6 +388,7 @@ fn draft_model(
     let options = EngineOptions {
         context_len: u32::try_from(len).ok().and_then(NonZeroU32::new),
         slots: room.slots,
+        rollback: room.rollback,
         ..config.model.engine.clone()
     };
     let engine = engine("draft model", model, options, interrupt)?;

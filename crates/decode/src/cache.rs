@@ -114,6 +114,11 @@ impl Cached {
         self.trunk.iter().zip(tokens).take_while(|(a, b)| a == b).count()
     }
 
+    /// How many tokens it has, drafted ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.trunk.len() + self.tree.len()
+    }
+
     /// The trunk.
     pub(crate) fn trunk(&self) -> &[Token] {
         &self.trunk

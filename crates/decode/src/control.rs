@@ -146,6 +146,8 @@ pub struct Available {
     pub behind: usize,
     /// See [`crate::Drafter::heeds_price`].
     pub heeds_price: bool,
+    /// See [`crate::Drafter::block_len`].
+    pub block_len: Option<usize>,
 }
 
 /// What a choice for a sequence depends on beside what was learned.

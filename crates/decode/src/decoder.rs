@@ -129,19 +129,27 @@ impl Decoder {
         sequence.tokens.len() - self.reuse(sequence).len
     }
 
-    /// What of a sequence's cache its next pass keeps. A drafter that reads hidden states may lack some
+    /// What of a sequence's cache its next pass keeps: nothing, if the memory cannot forget the rest. A
+    /// drafter that reads hidden states may lack some
     /// of tokens that are cached: a few run again for it.
     pub(crate) fn reuse(&self, sequence: &Sequence) -> Reuse {
         let (slot, tokens) = (sequence.slot(), &sequence.tokens);
-        let reuse = self.caches.of(slot).reuse(tokens);
-        if self.target.feature_len() == 0 || !self.target.can_cut() {
+        let cached = self.caches.of(slot);
+        let reuse = cached.reuse(tokens);
+        let forgets = |kept: usize| {
+            kept == 0 || kept == cached.len() || self.target.can_forget(slot, cached.len() - kept)
+        };
+        if !forgets(reuse.len) {
+            return Reuse { keep: Keep::Trunk(0), len: 0 };
+        }
+        if self.target.feature_len() == 0 {
             return reuse;
         }
         let shown = self.drafters.iter().filter_map(|(_, it)| it.shown_until(slot, tokens));
         let shown = shown.min().unwrap_or(usize::MAX);
         let few = (1..=RUN_AGAIN_MAX).contains(&reuse.len.saturating_sub(shown));
-        let in_trunk = shown <= self.caches.of(slot).trunk().len();
-        if few && in_trunk { Reuse { keep: Keep::Trunk(shown), len: shown } } else { reuse }
+        let possible = shown <= cached.trunk().len() && forgets(shown);
+        if few && possible { Reuse { keep: Keep::Trunk(shown), len: shown } } else { reuse }
     }
 
     /// The tokens the target's slot has cached; none after an error that lost the caches

@@ -192,6 +192,8 @@ pub enum DrafterKind {
     Eagle3,
     /// The target's own head for the tokens after the next.
     Mtp,
+    /// A head that drafts a block of tokens in one pass.
+    Dflash,
     /// N-grams of the sequence itself.
     Ngram,
     /// Suffixes of the sequence and of earlier outputs.
@@ -209,6 +211,7 @@ impl DrafterKind {
             Self::DraftModel => "draft-model",
             Self::Eagle3 => "draft-eagle3",
             Self::Mtp => "draft-mtp",
+            Self::Dflash => "draft-dflash",
             Self::Ngram => "ngram",
             Self::Suffix => "suffix",
             Self::Edit => "edit",
@@ -218,7 +221,7 @@ impl DrafterKind {
 
     /// Whether it draws paths from a model's rows and has a KV cache.
     pub fn is_model(self) -> bool {
-        matches!(self, Self::DraftModel | Self::Eagle3 | Self::Mtp)
+        matches!(self, Self::DraftModel | Self::Eagle3 | Self::Mtp | Self::Dflash)
     }
 }
 
@@ -258,6 +261,11 @@ pub trait Drafter: Send {
     /// how long its drafts are.
     fn heeds_price(&self) -> bool {
         false
+    }
+
+    /// How many tokens its model runs for a draft of any length, if it drafts in one pass.
+    fn block_len(&self) -> Option<usize> {
+        None
     }
 
     /// Returns the passes of its model since the last call, if it has one.

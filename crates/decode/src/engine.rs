@@ -225,9 +225,20 @@ pub trait Engine: Send {
     /// Most paths of one slot's tree, that is, most leaves.
     fn paths_max(&self) -> usize;
 
-    /// Whether the cache can forget a suffix. A recurrent model's cannot, so it cannot be drafted
-    /// for.
+    /// Whether the cache can forget what is drafted. A recurrent state cannot, so it cannot be drafted
+    /// for; unless the engine keeps what it was before the last few tokens.
     fn can_cut(&self) -> bool;
+
+    /// Whether a slot can forget so many of its last tokens now, and keep the others. All of them can
+    /// always be forgotten.
+    fn can_forget(&self, _slot: Slot, _tokens: usize) -> bool {
+        self.can_cut()
+    }
+
+    /// Most drafted tokens of a slot that can be forgotten.
+    fn forgets_max(&self) -> usize {
+        usize::MAX
+    }
 
     /// How many numbers its feature rows have: what a draft head reads of this model's hidden states.
     /// Zero if it gives none. Else a pass gives one for each of its tokens, in the order of its steps
@@ -261,6 +272,11 @@ pub trait Head: Engine {
     /// How many numbers a hidden row has.
     fn hidden_len(&self) -> usize;
 
+    /// How it drafts a whole block in one pass, if it does.
+    fn block(&self) -> Option<BlockShape> {
+        None
+    }
+
     /// Makes hidden rows of a target's feature rows, all of which are given one after the other.
     ///
     /// # Errors
@@ -277,6 +293,19 @@ pub trait Head: Engine {
         hidden: &[f32],
         output: &mut Output,
     ) -> Result<(), EngineError>;
+}
+
+/// How a head drafts a block in one pass (DFlash): over the newest token and masks after it, without
+/// hidden rows. The rows are independent of each other given the committed tokens. What is committed
+/// goes into its cache as hidden rows alone: the tokens of those steps mean nothing to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockShape {
+    /// The token that stands for those to come.
+    pub mask: Token,
+    /// Most tokens of a block.
+    pub len_max: usize,
+    /// Which row is the first drafted token's: the newest token's own, or the first mask's.
+    pub first_row: usize,
 }
 
 /// How a head pairs tokens with hidden rows. Either way the row after a pair is the distribution of

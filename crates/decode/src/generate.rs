@@ -192,6 +192,7 @@ impl Generation {
                 id,
                 behind: drafter.behind(slot, tokens),
                 heeds_price: drafter.heeds_price(),
+                block_len: drafter.block_len(),
             })
             .collect();
         Outlook {

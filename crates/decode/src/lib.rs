@@ -83,7 +83,7 @@ pub use draft::{NgramDrafter, Shown, SuffixConfig, SuffixDrafter, Tenant, Tenant
 pub use drafters::Drafters;
 pub use drift::{Drift, DriftError, drift};
 pub use engine::{
-    Branch, Caches, Engine, EngineError, Head, Keep, Output, Pairing, Rows, Slot, Step,
+    BlockShape, Branch, Caches, Engine, EngineError, Head, Keep, Output, Pairing, Rows, Slot, Step,
 };
 pub use error::DecodeError;
 pub use forerun_verify::Token;

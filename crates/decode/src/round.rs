@@ -82,6 +82,7 @@ impl Decoder {
             // A round that only prefills commits nothing: what it drew would be lost, and the output
             // would depend on what was cached.
             let len_max = if span.only_prefills { 0 } else { draft_len_max(turn, context_len) };
+            let len_max = len_max.min(self.target.forgets_max());
             proposals.push(Proposal {
                 span,
                 draft_len_max: len_max,

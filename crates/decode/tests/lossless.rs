@@ -233,8 +233,9 @@ impl Drafter for Shifted {
     }
 }
 
-/// A head that does not mind which rows it gets, as real ones do not.
-struct Careless(ToyEngine);
+/// A head that does not mind which rows it gets, as real ones do not; it drafts token by token, or
+/// in blocks.
+struct Careless(ToyEngine, Option<BlockShape>);
 
 impl Engine for Careless {
     fn vocab_len(&self) -> usize {
@@ -271,6 +272,10 @@ impl Head for Careless {
         2
     }
 
+    fn block(&self) -> Option<BlockShape> {
+        self.1
+    }
+
     fn encode(&mut self, features: &[f32], hidden: &mut Vec<f32>) -> Result<(), EngineError> {
         hidden.extend_from_slice(features);
         Ok(())
@@ -295,13 +300,31 @@ impl Head for Careless {
 #[test]
 fn a_head_that_is_shown_the_wrong_rows_loses_nothing_but_acceptance() {
     let shifted = || -> Vec<Box<dyn Drafter>> {
-        let head = Careless(ToyEngine::new(toy(77), 64));
+        let head = Careless(ToyEngine::new(toy(77), 64), None);
         let drafter = HeadDrafter::new(Box::new(head), DrafterKind::Eagle3);
         vec![Box::new(Shifted(Box::new(drafter)))]
     };
     let mut case = Case::new(shifted, BlockRule);
     case.target = |model| Box::new(ToyEngine::new(model, 64).with_features());
     case.assert_lossless("shifted rows");
+}
+
+#[test]
+fn a_head_that_drafts_blocks_changes_nothing() {
+    let blocks = || -> Vec<Box<dyn Drafter>> {
+        let shape = BlockShape { mask: Token(1), len_max: 4, first_row: 1 };
+        let head = Careless(ToyEngine::new(toy(77), 64), Some(shape));
+        vec![Box::new(HeadDrafter::new(Box::new(head), DrafterKind::Dflash))]
+    };
+    let case = |rule: RuleChoice| {
+        let mut case = Case::new(blocks, BlockRule);
+        case.policy.rule = rule.with_seed(0);
+        case.target = |model| Box::new(ToyEngine::new(model, 64).with_features());
+        case
+    };
+    case(RuleChoice::Block).assert_lossless("block");
+    case(RuleChoice::Block).shaped(penalised()).assert_lossless("penalties");
+    case(RuleChoice::Pooled).wide(2, Scheme::Independent).assert_lossless("two paths");
 }
 
 #[test]
@@ -610,8 +633,9 @@ fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
         let mut history = controller.history(|_| true);
         let mut lens = 0;
         while sequence.output().len() < HORIZON {
-            let drafters =
-                ids.map(|id| Available { id, behind: 1, heeds_price: id == ids[1] }).to_vec();
+            let drafters = ids
+                .map(|id| Available { id, behind: 1, heeds_price: id == ids[1], block_len: None })
+                .to_vec();
             let (wanted, load, limits) = (sequence.wanted(), Load::default(), Limits::default());
             let outlook = Outlook { wanted, draft_len_max: 2, first: false, drafters, load };
             let choice = controller.choose(&mut history, &outlook);

@@ -33,7 +33,9 @@ pub struct LlamaEngine {
     paths: usize,
     // Most tokens, and most rows, of one call to llama.cpp.
     batch_len: usize,
-    can_cut: bool,
+    cut: Cut,
+    // Tokens of each slot's last pass, none of which was forgotten.
+    fresh: Vec<usize>,
     // Whether all slots have their cells in one pool.
     unified: bool,
     // Where slots lie, and the bytes that may be moved to save a pass; 0 if none can.
@@ -42,13 +44,51 @@ pub struct LlamaEngine {
     interrupt: Option<Arc<AtomicBool>>,
     // What a feature row consists of; a head gives one with each row alone.
     features: Vec<HiddenState>,
-    is_head: bool,
+    head: Option<HeadInput>,
     slots: Vec<Tree>,
     // From here on: reused between calls for their memory alone.
     effects: Vec<StepEffect>,
     order: Vec<usize>,
     batch: Batch,
     entries: Entries,
+}
+
+/// How much of a slot's cache can be forgotten while the rest stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// As much as one likes.
+    Anywhere,
+    /// So many of the last tokens, once, if they came with the last pass: a recurrent state that is kept as
+    /// it was before each of them.
+    Last(usize),
+    /// Nothing.
+    Never,
+}
+
+impl Cut {
+    /// Whether so many tokens can be forgotten in a slot whose last pass had `fresh`.
+    fn allows(self, tokens: usize, fresh: usize) -> bool {
+        match self {
+            Self::Anywhere => true,
+            Self::Last(most) => tokens <= most.min(fresh),
+            Self::Never => tokens == 0,
+        }
+    }
+}
+
+/// What a head reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeadInput {
+    /// A token and a hidden row of so many numbers together.
+    Paired {
+        /// The numbers.
+        hidden_len: usize,
+    },
+    /// Either hidden rows of committed tokens, or a block of tokens.
+    Blocks {
+        /// Whether a block's tokens see only those before them.
+        causal: bool,
+    },
 }
 
 /// A hidden state of a token.
@@ -100,15 +140,17 @@ impl LlamaEngine {
         model: &Model,
         options: &EngineOptions,
         context_len: usize,
-        head: Option<(HeadOf, usize)>,
+        head: Option<(HeadOf, HeadInput)>,
     ) -> Result<Self, SetupError> {
         let params = setup::params(model, options, context_len)?;
         let unified = params.unified;
-        let (head, hidden_len) = head.unzip();
+        let (head, input) = head.unzip();
         let mut context = Context::new(Arc::clone(model.raw()), params, head)
             .map_err(|reason| SetupError::Rejected { reason })?;
-        if hidden_len.is_some() {
-            context.give_last_hidden(true);
+        match input {
+            Some(HeadInput::Paired { .. }) => context.give_last_hidden(true),
+            Some(HeadInput::Blocks { causal: false }) => context.look_both_ways(),
+            Some(HeadInput::Blocks { causal: true }) | None => {}
         }
         let (slots, paths) = (options.slots.get() as usize, options.paths.get() as usize);
         let mut engine = Self {
@@ -116,13 +158,17 @@ impl LlamaEngine {
             context_len: context_len.min(context.sequence_len()),
             paths,
             batch_len: context.batch_len(),
-            can_cut: true,
+            cut: Cut::Anywhere,
+            fresh: vec![0; slots],
             unified,
             layout: SlotLayout::new(slots),
             moved_max: 0,
             interrupt: options.interrupt.clone(),
-            features: hidden_len.iter().map(|_| HiddenState::Last).collect(),
-            is_head: hidden_len.is_some(),
+            features: match input {
+                Some(HeadInput::Paired { .. }) => vec![HiddenState::Last],
+                Some(HeadInput::Blocks { .. }) | None => Vec::new(),
+            },
+            head: input,
             slots: vec![Tree::default(); slots],
             context,
             effects: Vec::new(),
@@ -130,12 +176,18 @@ impl LlamaEngine {
             batch: Batch::default(),
             entries: Entries::default(),
         };
-        engine.can_cut = engine.probe(model, hidden_len.unwrap_or(0))?;
-        if paths > 1 && !engine.can_cut {
+        let rollback = engine.context.rollback();
+        engine.cut = match engine.probe(model)? {
+            _ if rollback > 0 => Cut::Last(rollback),
+            true => Cut::Anywhere,
+            false => Cut::Never,
+        };
+        let anywhere = engine.cut == Cut::Anywhere;
+        if paths > 1 && !anywhere {
             return Err(SetupError::OnePathOnly { paths });
         }
         // Cells beyond a window are not saved, and a sequence may be cut back to where they are needed.
-        if !unified && engine.can_cut && !model.raw().has_window() {
+        if !unified && anywhere && !model.raw().has_window() {
             let weights = usize::try_from(model.size()).unwrap_or(usize::MAX);
             engine.moved_max = weights.saturating_mul(PAYS_BACK);
         }
@@ -203,12 +255,14 @@ impl LlamaEngine {
     }
 
     /// Whether the memory can be cut: tries to forget one token of two.
-    fn probe(&mut self, model: &Model, hidden_len: usize) -> Result<bool, SetupError> {
+    fn probe(&mut self, model: &Model) -> Result<bool, SetupError> {
         let ids = self.batch.ids(std::iter::once(0));
         for position in 0..2 {
             self.batch.push(Token(0), position, ids);
         }
-        self.batch.push_hidden(&vec![0.0; 2 * hidden_len], hidden_len);
+        if let Some(HeadInput::Paired { hidden_len }) = self.head {
+            self.batch.push_hidden(&vec![0.0; 2 * hidden_len], hidden_len);
+        }
         self.batch.want_row(1);
         let passed = self.context.decode(&mut self.batch, 0..2);
         let can_cut = self.context.remove(0, 1);
@@ -240,7 +294,8 @@ impl LlamaEngine {
             effect.slot = slot;
             effect.place = self.layout.of(slot);
             effect.work_out(tree, step, self.paths).map_err(refuse)?;
-            if !self.can_cut && effect.cuts_within() {
+            let (kept, forgotten) = (effect.cut.len(), tree.len() - effect.cut.len());
+            if kept > 0 && !self.cut.allows(forgotten, self.fresh[slot]) {
                 return Err(EngineError::CannotCut { slot: step.slot });
             }
             fits &= effect.grown.len() <= self.context_len;
@@ -255,6 +310,7 @@ impl LlamaEngine {
                 return Err(self.broken(Passed::Refused));
             }
             self.slots[effect.slot].clone_from(&effect.cut);
+            self.fresh[effect.slot] = 0;
         }
         Ok(())
     }
@@ -279,6 +335,9 @@ impl LlamaEngine {
                 let before = steps[..index].iter().map(token_count).sum::<usize>();
                 let rows = &hidden[before * hidden_len..][..token_count(step) * hidden_len];
                 self.batch.push_hidden(rows, hidden_len);
+            }
+            if hidden_len > 0 && matches!(self.head, Some(HeadInput::Blocks { .. })) {
+                self.batch.drop_tokens();
             }
             let trunk_end = start + step.trunk.len();
             if matches!(step.rows, Rows::Trunk | Rows::All) {
@@ -311,7 +370,7 @@ impl LlamaEngine {
                         let row = self.context.logits(index - start);
                         output.push(row.ok_or(Passed::Failed(NO_ROW))?);
                     }
-                    if !self.features.is_empty() && (wants_row || !self.is_head) {
+                    if !self.features.is_empty() && (wants_row || self.head.is_none()) {
                         let parts = self.features.iter().map(|state| match state {
                             HiddenState::LayerInput(layer) => {
                                 Some(self.context.layer_input(*layer, index - start))
@@ -382,6 +441,7 @@ impl LlamaEngine {
     fn broken(&mut self, passed: Passed) -> EngineError {
         self.context.clear();
         self.slots.iter_mut().for_each(Tree::clear);
+        self.fresh.fill(0);
         EngineError::Broken { backend: BACKEND, code: code(passed) }
     }
 }
@@ -404,7 +464,19 @@ impl Engine for LlamaEngine {
     }
 
     fn can_cut(&self) -> bool {
-        self.can_cut
+        self.cut != Cut::Never
+    }
+
+    fn can_forget(&self, slot: Slot, tokens: usize) -> bool {
+        self.fresh.get(slot.0 as usize).is_some_and(|&fresh| self.cut.allows(tokens, fresh))
+    }
+
+    fn forgets_max(&self) -> usize {
+        match self.cut {
+            Cut::Anywhere => usize::MAX,
+            Cut::Last(tokens) => tokens,
+            Cut::Never => 0,
+        }
     }
 
     fn feature_len(&self) -> usize {
@@ -450,6 +522,7 @@ impl LlamaEngine {
         }
         for effect in &self.effects[..steps.len()] {
             self.slots[effect.slot].clone_from(&effect.grown);
+            self.fresh[effect.slot] = effect.tokens.len();
         }
         self.settle(steps.len())
     }
@@ -459,7 +532,7 @@ impl LlamaEngine {
         let trunk_len = |slot: usize| self.slots.get(slot).map(Tree::trunk_len);
         let fits = trunk_len(from).is_some_and(|trunk| len <= trunk) && trunk_len(to).is_some();
         // A memory that cannot be cut cannot be cut to what is shared.
-        if !fits || from == to || !self.can_cut {
+        if !fits || from == to || self.cut != Cut::Anywhere {
             return false;
         }
         let source = sequence(self.paths, self.layout.of(from), 0);
@@ -508,11 +581,6 @@ impl StepEffect {
             let ids = batch.ids(through.map(|&path| sequence(paths, self.place, path)));
             batch.push(branch.token, self.grown.position(cached + offset + 1), ids);
         }
-    }
-
-    /// Whether a part of what the slot has cached must go while another stays.
-    fn cuts_within(&self) -> bool {
-        self.cutting.iter().any(|change| !matches!(change, Change::Remove { from: 0, .. }))
     }
 }
 

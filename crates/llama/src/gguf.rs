@@ -45,8 +45,29 @@ pub struct Header {
     pub architecture: String,
     /// How many of its blocks predict tokens after the next, and can draft.
     pub prediction_layers: u32,
-    /// Whether it has a recurrent state, which cannot forget what is rejected.
+    /// Whether it has a recurrent state, which cannot forget by itself what is rejected.
     pub recurrent: bool,
+    /// Whether a draft head's rows in a block depend on each other (DSpark).
+    pub(crate) chained: bool,
+}
+
+/// Architectures whose recurrent state llama.cpp can take back by some tokens.
+const TAKEN_BACK: [&str; 8] = [
+    "bailingmoe3",
+    "deepseek4",
+    "lfm2",
+    "lfm2moe",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "qwen35",
+    "qwen35moe",
+];
+
+impl Header {
+    /// Whether its memory can forget rejected tokens.
+    pub fn can_be_drafted_for(&self) -> bool {
+        !self.recurrent || TAKEN_BACK.contains(&&*self.architecture)
+    }
 }
 
 /// Checks that a file of `len` bytes has all that its header promises.
@@ -87,6 +108,8 @@ pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Resu
     }
     let mut data_len = 0;
     for _ in 0..tensors {
+        let name = walk.string()?;
+        header.chained |= name == b"markov_w1.weight";
         data_len = data_len.max(walk.tensor_end(block_of)?);
     }
     let needed = walk.at.next_multiple_of(alignment).checked_add(data_len);
@@ -205,9 +228,8 @@ impl<F: Read + Seek> Walk<F> {
         }
     }
 
-    /// Where a tensor's data ends, from the start of all data.
+    /// Where the data of the tensor whose name was read ends, from the start of all data.
     fn tensor_end(&mut self, block_of: BlockOf) -> Result<u64, Fault> {
-        self.skip_string()?;
         let dimensions = self.u32()?;
         if dimensions > DIMENSIONS_MAX {
             return damaged(format!("a tensor of {dimensions} dimensions"));

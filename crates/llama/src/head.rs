@@ -1,8 +1,8 @@
 //! Draft heads: small models that read a target's hidden states.
 
-use forerun_decode::{Engine, EngineError, Head, Output, Pairing, Slot, Step};
+use forerun_decode::{BlockShape, Engine, EngineError, Head, Output, Pairing, Slot, Step, Token};
 
-use crate::engine::{HiddenState, LlamaEngine};
+use crate::engine::{HeadInput, HiddenState, LlamaEngine};
 use crate::ffi::context::HeadOf;
 use crate::model::{HeadKind, Model};
 use crate::options::EngineOptions;
@@ -51,6 +51,9 @@ const PREDICT: [&str; 14] = [
     "step35",
 ];
 
+/// Tokens of a DFlash block whose file does not say.
+const BLOCK_LEN: usize = 16;
+
 /// A head with a cache for each slot.
 #[derive(Debug)]
 pub struct LlamaHead {
@@ -60,6 +63,7 @@ pub struct LlamaHead {
     hidden_len: usize,
     /// Numbers of the target's feature row.
     feature_len: usize,
+    block: Option<BlockShape>,
     /// No hidden states at all, for passes that are only timed.
     zeros: Vec<f32>,
 }
@@ -79,27 +83,44 @@ impl LlamaHead {
         let (target_model, target) = target;
         let kind = model.head_kind().ok_or(SetupError::NoHead)?;
         let states = match kind {
-            HeadKind::Eagle3 => layer_inputs(model, target_model)?,
+            HeadKind::Eagle3 | HeadKind::Dflash => layer_inputs(model, target_model)?,
             HeadKind::Mtp => vec![HiddenState::Last],
         };
         let architecture = target_model.architecture();
         let given = match kind {
-            HeadKind::Eagle3 => GIVE_LAYER_INPUTS.contains(&&*architecture),
+            HeadKind::Eagle3 | HeadKind::Dflash => GIVE_LAYER_INPUTS.contains(&&*architecture),
             HeadKind::Mtp => PREDICT.contains(&&*architecture),
         };
         if !given {
             return Err(SetupError::NoHiddenStates { architecture });
         }
-        let hidden_len = match kind {
-            HeadKind::Eagle3 => model.raw().hidden_len(),
-            HeadKind::Mtp => model.raw().last_hidden_len(),
+        let (block, input) = match kind {
+            HeadKind::Eagle3 => (None, HeadInput::Paired { hidden_len: model.raw().hidden_len() }),
+            HeadKind::Mtp => {
+                (None, HeadInput::Paired { hidden_len: model.raw().last_hidden_len() })
+            }
+            HeadKind::Dflash => {
+                let causal =
+                    model.metadata("dflash.attention.causal").is_some_and(|it| it == "true");
+                (Some(block_shape(model)?), HeadInput::Blocks { causal })
+            }
         };
         let context_len = target.context_len().min(model.context_len());
         let head = HeadOf { target: target.handle(), own_blocks: kind == HeadKind::Mtp };
-        let engine = LlamaEngine::build(model, options, context_len, Some((head, hidden_len)))?;
+        // A head has no recurrent state of its own.
+        let mut options = EngineOptions { rollback: 0, ..options.clone() };
+        if block.is_some() {
+            // llama.cpp ends the process if tokens that see each other do not fit one pass.
+            options.batch_len = options.pass_len;
+        }
+        let engine = LlamaEngine::build(model, &options, context_len, Some((head, input)))?;
         target.give(states);
         let feature_len = target.feature_len();
-        Ok(Self { engine, kind, hidden_len, feature_len, zeros: Vec::new() })
+        let hidden_len = match input {
+            HeadInput::Paired { hidden_len } => hidden_len,
+            HeadInput::Blocks { .. } => feature_len,
+        };
+        Ok(Self { engine, kind, hidden_len, feature_len, block, zeros: Vec::new() })
     }
 
     /// What kind it is.
@@ -108,10 +129,30 @@ impl LlamaHead {
     }
 }
 
-/// What an EAGLE-3 head reads of a target, if it is one of that target.
+/// How a DFlash head drafts.
+fn block_shape(model: &Model) -> Result<BlockShape, SetupError> {
+    let number = |key: &str| model.metadata(&format!("dflash.{key}"))?.parse::<usize>().ok();
+    if number("selector_top_k").is_some_and(|count| count > 0) {
+        let kind = "DFlash2, which gives no rows to draw from";
+        return Err(SetupError::HeadNotRun { kind });
+    }
+    let mask = model.raw().mask().ok_or(SetupError::HeadNotRun { kind: "without a mask token" })?;
+    let size = number("block_size").unwrap_or(BLOCK_LEN).max(2);
+    // DSpark's blocks begin with the first drafted token, unless its file says otherwise.
+    let anchored = model.metadata("dflash.sample_from_anchor");
+    let from_newest = model.is_chained() && anchored.is_none_or(|it| it == "true");
+    let first_row = usize::from(!from_newest);
+    Ok(BlockShape { mask: Token(mask), len_max: size - first_row, first_row })
+}
+
+/// What a head in a file of its own reads of a target, if it is one of that target.
 fn layer_inputs(head: &Model, target: &Model) -> Result<Vec<HiddenState>, SetupError> {
     let other = |reason: String| SetupError::OtherTarget { reason };
-    let (own, width) = (head.metadata("eagle3.target_hidden_size"), target.raw().hidden_len());
+    let own = match head.head_kind() {
+        Some(HeadKind::Dflash) => Some(head.raw().hidden_len().to_string()),
+        _ => head.metadata("eagle3.target_hidden_size"),
+    };
+    let width = target.raw().hidden_len();
     if let Some(own) = own.filter(|own| *own != width.to_string()) {
         return Err(other(format!(
             "it reads states of {own} numbers, and the target's have {width}"
@@ -150,11 +191,18 @@ impl Engine for LlamaHead {
         self.engine.can_cut()
     }
 
+    fn can_forget(&self, slot: Slot, tokens: usize) -> bool {
+        self.engine.can_forget(slot, tokens)
+    }
+
     fn feature_len(&self) -> usize {
         self.engine.feature_len()
     }
 
     fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
+        if self.block.is_some() {
+            return self.engine.extend(steps, output);
+        }
         let tokens: usize = steps.iter().map(|step| step.trunk.len() + step.tree.len()).sum();
         self.zeros.resize(tokens * self.hidden_len, 0.0);
         self.engine.extend_hidden(steps, &self.zeros, output)
@@ -168,7 +216,7 @@ impl Engine for LlamaHead {
 impl Head for LlamaHead {
     fn pairing(&self) -> Pairing {
         match self.kind {
-            HeadKind::Eagle3 => Pairing::AfterFirst,
+            HeadKind::Eagle3 | HeadKind::Dflash => Pairing::AfterFirst,
             HeadKind::Mtp => Pairing::FromFirst,
         }
     }
@@ -177,10 +225,14 @@ impl Head for LlamaHead {
         self.hidden_len
     }
 
+    fn block(&self) -> Option<BlockShape> {
+        self.block
+    }
+
     fn encode(&mut self, features: &[f32], hidden: &mut Vec<f32>) -> Result<(), EngineError> {
         match self.kind {
             HeadKind::Eagle3 => self.engine.encode(features, self.feature_len, hidden),
-            HeadKind::Mtp => {
+            HeadKind::Mtp | HeadKind::Dflash => {
                 hidden.extend_from_slice(features);
                 Ok(())
             }

@@ -21,6 +21,8 @@ pub struct Model {
     path: PathBuf,
     /// Whether its prediction blocks are loaded too.
     predicts: bool,
+    /// See [`Header`].
+    chained: bool,
 }
 
 /// What kind of head a model has or is.
@@ -28,6 +30,9 @@ pub struct Model {
 pub enum HeadKind {
     /// A file of its own that reads three of the target's layers.
     Eagle3,
+    /// A file of its own that reads some of the target's layers and drafts a block in one pass (DFlash,
+    /// DSpark).
+    Dflash,
     /// The target's own blocks for the tokens after the next (multi-token prediction).
     Mtp,
 }
@@ -38,6 +43,7 @@ impl HeadKind {
         match self {
             Self::Eagle3 => DrafterKind::Eagle3,
             Self::Mtp => DrafterKind::Mtp,
+            Self::Dflash => DrafterKind::Dflash,
         }
     }
 }
@@ -129,7 +135,7 @@ impl Model {
     /// # Errors
     /// [`LoadError`] tells what is wrong with the file.
     pub fn load(mut options: ModelOptions) -> Result<Self, LoadError> {
-        check_file(&options.path)?;
+        let chained = check_file(&options.path)?.chained;
         let path = options.path.clone();
         let raw = match RawModel::load(&mut options) {
             Ok(raw) => Arc::new(raw),
@@ -140,7 +146,7 @@ impl Model {
             return Err(LoadError::Unsupported { path, kind });
         }
         let predicts = options.prediction_layers && raw.prediction_layers() > 0;
-        Ok(Self { vocab: Vocab::new(Arc::clone(&raw)), raw, path, predicts })
+        Ok(Self { vocab: Vocab::new(Arc::clone(&raw)), raw, path, predicts, chained })
     }
 
     /// Looks whether a file is there, whole, and a model by its header and metadata. Takes
@@ -221,8 +227,14 @@ impl Model {
     pub fn head_kind(&self) -> Option<HeadKind> {
         match &*self.architecture() {
             "eagle3" => Some(HeadKind::Eagle3),
+            "dflash" => Some(HeadKind::Dflash),
             _ => self.predicts.then_some(HeadKind::Mtp),
         }
+    }
+
+    /// Whether its rows in a block depend on each other.
+    pub(crate) fn is_chained(&self) -> bool {
+        self.chained
     }
 
     /// Whether its memory is recurrent, wholly or in part, so that it may not be cut.
@@ -245,9 +257,12 @@ impl Model {
 fn unsupported(raw: &RawModel) -> Option<&'static str> {
     let architecture = raw.metadata("general.architecture").unwrap_or_default();
     let causal = raw.metadata(&format!("{architecture}.attention.causal"));
-    if !raw.has_decoder() || causal.as_deref() == Some("false") {
+    if !raw.target_layers().is_empty() {
+        // A draft head is asked for by those who know what it is.
+        None
+    } else if !raw.has_decoder() || causal.as_deref() == Some("false") {
         Some("encoder-only")
-    } else if raw.has_encoder() && raw.target_layers().is_empty() {
+    } else if raw.has_encoder() {
         Some("encoder-decoder")
     } else if raw.is_diffusion() {
         Some("diffusion")

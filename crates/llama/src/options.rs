@@ -109,6 +109,9 @@ pub struct EngineOptions {
     /// independent of other sequences to the last bit. By default, a pool for several paths or one
     /// slot.
     pub unified: Option<bool>,
+    /// Tokens that a recurrent state can forget again, if the model has one and llama.cpp can take it
+    /// back: drafts are no longer than that, and it takes as much memory again for each.
+    pub rollback: u32,
     /// While it is `true`, a pass stops as soon as it can. Whoever set it clears it.
     pub interrupt: Option<Arc<AtomicBool>>,
 }
@@ -127,6 +130,7 @@ impl Default for EngineOptions {
             cache_values: None,
             flash_attention: FlashAttention::On,
             unified: None,
+            rollback: 0,
             interrupt: None,
         }
     }

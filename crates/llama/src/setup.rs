@@ -68,6 +68,12 @@ pub enum SetupError {
          with --spec-draft-model"
     )]
     HeadAlone,
+    /// The head is of a kind that is not run.
+    #[error("this draft head cannot be used: it is {kind}")]
+    HeadNotRun {
+        /// What it is.
+        kind: &'static str,
+    },
     /// The head was made for another target.
     #[error("the draft head was made for another target: {reason}")]
     OtherTarget {
@@ -142,6 +148,7 @@ pub(crate) fn params(
         threads: (threads, options.threads_batch.map_or(threads, |n| thread_count(n.get()))),
         cache_types: (keys, values),
         flash_attention: options.flash_attention,
+        rollback: if model.is_recurrent() { options.rollback } else { 0 },
         interrupt: options.interrupt.clone(),
     })
 }

@@ -9,17 +9,22 @@ use std::sync::{Arc, Mutex};
 
 use common::{TEXT, apart, in_models_folder, model_path, options, tokens};
 use forerun_decode::{
-    Branch, DecodeError, Decoder, DraftPolicy, Drafter, DrafterId, Engine, Generation, Head,
-    HeadDrafter, Keep, Limits, Output, Rows, Sampling, Sequence, Slot, Step, StopStrings, Token,
-    Tokenizer, Turn,
+    BlockShape, Branch, DecodeError, Decoder, DraftPolicy, Drafter, DrafterId, DrafterKind, Engine,
+    Generation, Head, HeadDrafter, Keep, Limits, Output, Rows, Sampling, Sequence, Slot, Step,
+    StopStrings, Token, Tokenizer, Turn,
 };
-use forerun_llama::{LlamaEngine, LlamaHead, Model, ModelOptions, SetupError};
+use forerun_llama::{
+    EngineOptions, HeadKind, LlamaEngine, LlamaHead, Model, ModelOptions, SetupError,
+};
 use forerun_verify::{
     Block, BlockRule, Chance, Dist, Draft, Node, Philox, Random, Refusal, Rule, Verdict,
 };
 
 /// How far the overlap of a head's row with the target's may be from that over the whole text.
 const GAP_MAX: f64 = 0.0005;
+
+/// Tokens of a draft.
+const DRAFT_LEN: usize = 3;
 
 /// A target and its head.
 struct Pair {
@@ -58,12 +63,16 @@ impl Pair {
         Self { head: target.clone(), target }
     }
 
+    fn drafts_blocks(&self) -> bool {
+        self.head.head_kind() == Some(HeadKind::Dflash)
+    }
+
     fn has_experts(&self) -> bool {
         self.target.architecture() == "glm4moe"
     }
 
     fn start(&self, slots: u32, paths: u32) -> (LlamaEngine, LlamaHead) {
-        let options = options(slots, paths);
+        let options = EngineOptions { rollback: 4, ..options(slots, paths) };
         let mut engine = LlamaEngine::new(&self.target, &options).unwrap();
         let head = LlamaHead::new(&self.head, (&self.target, &mut engine), &options).unwrap();
         (engine, head)
@@ -81,6 +90,12 @@ impl Pair {
         let (mut engine, mut head) = self.start(1, 1);
         let (mut rows, mut said) = (Output::default(), Output::default());
         run_all(text, |step| engine.extend(&[step], &mut rows).unwrap());
+        if let Some(shape) = head.block() {
+            let overlap = |at| {
+                (at, overlap(&dist(rows.row(at - 1)), &block(&mut head, shape, &rows, text, at)))
+            };
+            return (2..text.len()).map(overlap).collect();
+        }
         let unpaired = head.pairing().unpaired();
         let features: Vec<f32> =
             (0..text.len() - 1).flat_map(|token| rows.feature(token).to_vec()).collect();
@@ -95,6 +110,29 @@ impl Pair {
         };
         (0..paired.len()).map(overlap).collect()
     }
+}
+
+/// What a head that drafts blocks says of the token at a position, from an empty cache.
+fn block(
+    head: &mut LlamaHead,
+    shape: BlockShape,
+    rows: &Output,
+    text: &[Token],
+    at: usize,
+) -> Dist {
+    let mut output = Output::default();
+    let hidden: Vec<f32> = (0..at - 1).flat_map(|token| rows.feature(token).to_vec()).collect();
+    let (slot, keep, trunk) = (Slot(0), Keep::Trunk(0), &text[..at - 1]);
+    let cached = Step { slot, keep, trunk, tree: &[], rows: Rows::None };
+    head.extend_hidden(&[cached], &hidden, &mut output).unwrap();
+    let masks = std::iter::repeat_n(shape.mask, shape.len_max + shape.first_row - 1);
+    let tokens = std::iter::once(text[at - 1]).chain(masks);
+    let tree: Vec<Branch> =
+        tokens.enumerate().map(|(parent, token)| Branch { parent, token }).collect();
+    let keep = Keep::Trunk(at - 1);
+    let step = Step { slot, keep, trunk: &[], tree: &tree, rows: Rows::Tree };
+    head.extend_hidden(&[step], &[], &mut output).unwrap();
+    dist(output.row(shape.first_row))
 }
 
 /// Runs a text as a path, with a row after each token.
@@ -163,7 +201,7 @@ impl Saying {
     fn new(slot: u32, text: &[Token], prompt_len: usize) -> Self {
         let rule = Arc::new(Forced { text: text.to_vec(), overlaps: Mutex::default() });
         let policy =
-            DraftPolicy::drafted(vec![DrafterId(0)], 3, Arc::clone(&rule) as Arc<dyn Rule>);
+            DraftPolicy::drafted(vec![DrafterId(0)], DRAFT_LEN, Arc::clone(&rule) as Arc<dyn Rule>);
         let mut sequence = Sequence::new(Slot(slot), Sampling::unshaped());
         // Drafts must not reach beyond the text.
         sequence.begin(text[..prompt_len].to_vec(), text.len() - prompt_len - 4);
@@ -216,17 +254,21 @@ fn says_the_same_however_it_is_fed(pair: &Pair) {
     let text = tokens(&pair.target, TEXT);
     let all = pair.overlaps(&text);
     let prompt_len = text.len() / 3;
-    // Where two experts are nearly as good, rounding may decide between them.
-    let others_max = usize::from(pair.has_experts());
+    // Where two experts are nearly as good, rounding may decide between them; and the tokens of a block,
+    // which see each other, are added up in another order.
+    let others_max = usize::from(pair.has_experts() || pair.drafts_blocks());
     let check = |saying: &Saying, all: &BTreeMap<usize, f64>| check(saying, all, others_max);
-    for (prefill_max, paths) in [(512, 1), (7, 1), (1, 1), (512, 3)] {
+    let shapes = [(512, 1), (7, 1), (1, 1), (512, 3)];
+    let one_path = |(_, paths): &(usize, u32)| *paths == 1 || !pair.target.is_recurrent();
+    for (prefill_max, paths) in shapes.into_iter().filter(one_path) {
         let mut decoder = pair.decoder(2, paths).unwrap();
         let saying = |slot, text: &[Token]| Saying::new(slot, text, prompt_len);
         check(&say(&mut decoder, saying(0, &text), prefill_max), &all);
         // The same prompt again, from the cache.
         check(&say(&mut decoder, saying(0, &text), prefill_max), &all);
-        // In another slot, with what the first has.
-        assert!(decoder.share(Slot(0), Slot(1), &text[..prompt_len]));
+        // In another slot, with what the first has; a recurrent state is not shared.
+        let shared = decoder.share(Slot(0), Slot(1), &text[..prompt_len]);
+        assert_eq!(shared, !pair.target.is_recurrent());
         check(&say(&mut decoder, saying(1, &text), prefill_max), &all);
         // Another text that begins alike.
         let mut other = text.clone();
@@ -263,18 +305,26 @@ fn a_targets_own_head_says_the_same_however_it_is_fed() {
     says_the_same_however_it_is_fed(&Pair::predicting("glm4moe-mtp"));
 }
 
+#[test]
+fn a_head_that_drafts_blocks_says_the_same_however_it_is_fed() {
+    says_the_same_however_it_is_fed(&Pair::of("zoo/llama.gguf", "zoo/llama-dflash.gguf"));
+}
+
 /// Rows of other tokens would be as good with random weights, not with trained ones.
 #[test]
 fn a_trained_head_agrees_with_its_target() {
     let pair = Pair::trained();
     let overlaps = pair.overlaps(&tokens(&pair.target, TEXT));
     let mean = overlaps.values().sum::<f64>() / overlaps.len() as f64;
-    assert!((0.15..0.5).contains(&mean), "{mean}");
+    // As a C++ program says that feeds both models by llama.cpp's newer batches.
+    assert!((mean - 0.2269).abs() <= GAP_MAX, "{mean}");
 }
 
 #[test]
 fn a_head_leaves_greedy_output_alone() {
-    for pair in [Pair::trained(), Pair::random(), Pair::predicting("glm4moe-mtp")] {
+    let blocks = Pair::of("zoo/llama.gguf", "zoo/llama-dflash.gguf");
+    let own = ["glm4moe-mtp", "qwen35-mtp"].map(Pair::predicting);
+    for pair in [Pair::trained(), Pair::random(), blocks].into_iter().chain(own) {
         let vocab: Arc<dyn Tokenizer> = Arc::new(pair.target.vocab().clone());
         let output = |mut decoder: Decoder| {
             let drafters = decoder.drafters().infos().iter().map(|info| info.id).collect();
@@ -306,9 +356,19 @@ fn a_target_that_shows_its_hidden_states_says_the_same() {
     assert!((0..rows.len()).all(|row| apart(rows.row(row), shown.row(row)) == 0.0));
 }
 
+/// Its recurrent state is taken back by what was rejected.
 #[test]
-fn a_hybrid_targets_own_head_is_refused() {
-    let refused = Pair::predicting("qwen35-mtp").decoder(1, 1).err();
+fn a_hybrid_targets_own_head_says_the_same_however_it_is_fed() {
+    says_the_same_however_it_is_fed(&Pair::predicting("qwen35-mtp"));
+}
+
+#[test]
+fn a_hybrid_that_cannot_take_drafts_back_is_refused() {
+    let pair = Pair::predicting("qwen35-mtp");
+    let mut engine = LlamaEngine::new(&pair.target, &options(1, 1)).unwrap();
+    let head = LlamaHead::new(&pair.head, (&pair.target, &mut engine), &options(1, 1)).unwrap();
+    let drafter = HeadDrafter::new(Box::new(head), DrafterKind::Mtp);
+    let refused = Decoder::new(Box::new(engine), vec![Box::new(drafter)]).err();
     assert!(matches!(refused, Some(DecodeError::CannotDraft)), "{refused:?}");
 }
 

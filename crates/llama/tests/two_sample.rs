@@ -18,10 +18,10 @@ use std::sync::Arc;
 
 use common::{MODEL, count, model_path, options, tokens};
 use forerun_decode::{
-    Decoder, DraftPolicy, Drafter, DrafterId, Limits, ModelDrafter, NgramDrafter, Sampling,
-    Sequence, Slot, Token, Turn,
+    Decoder, DraftPolicy, Drafter, DrafterId, DrafterKind, HeadDrafter, Limits, ModelDrafter,
+    NgramDrafter, Sampling, Sequence, Slot, Token, Turn,
 };
-use forerun_llama::{LlamaEngine, Model, ModelOptions};
+use forerun_llama::{LlamaEngine, LlamaHead, Model, ModelOptions};
 use forerun_verify::rand_core::Rng as _;
 use forerun_verify::{
     Block, BlockRule, Chance, Draft, Node, Philox, PooledRule, Random, Refusal, Rule, Verdict,
@@ -30,6 +30,11 @@ use forerun_verify::{
 /// Tokens of each text that are compared. The first is drawn plain, the others are drafted.
 const TEXT_LEN: usize = 3;
 const DRAFT_LEN: usize = 2;
+
+/// The drafters.
+const MODEL_DRAFTER: DrafterId = DrafterId(0);
+const NGRAM: DrafterId = DrafterId(1);
+const HEAD: DrafterId = DrafterId(2);
 /// Texts decoded at once.
 const SLOTS: u32 = 32;
 /// Beginnings seen less often than this, in both samples together, count as one.
@@ -76,19 +81,22 @@ fn texts(policy: &DraftPolicy, setting: &str, count: usize, seed: u64) -> Vec<Ve
     let sampling = if setting == COOL { cool() } else { Sampling::unshaped() };
     let prompts = if setting == LOOPS { REPETITIVE } else { PROMPTS };
     let target = load(MODEL);
-    let engine = |model: &Model, paths: usize| {
-        let options = small(SLOTS, u32::try_from(paths).unwrap());
-        Box::new(LlamaEngine::new(model, &options).unwrap())
-    };
-    // Drafter 0 is a model, 1 looks the text's own n-grams up.
+    let small = |paths: usize| small(SLOTS, u32::try_from(paths).unwrap());
+    let engine = |model: &Model, paths: usize| LlamaEngine::new(model, &small(paths)).unwrap();
     let (width, fixed_paths) = (policy.width_max, policy.drafters.len().saturating_sub(1));
+    let mut scores = engine(&target, width + fixed_paths);
     let mut drafters: Vec<Box<dyn Drafter>> = Vec::new();
     if !policy.drafters.is_empty() {
         let draft = load("SmolLM2-pruned-14+13.gguf");
-        drafters.push(Box::new(ModelDrafter::new(engine(&draft, width))));
+        drafters.push(Box::new(ModelDrafter::new(Box::new(engine(&draft, width)))));
         drafters.push(Box::new(NgramDrafter::default()));
     }
-    let mut decoder = Decoder::new(engine(&target, width + fixed_paths), drafters).unwrap();
+    if policy.drafters.contains(&HEAD) {
+        let head = load("SmolLM2-135M-Instruct.eagle3.gguf");
+        let head = LlamaHead::new(&head, (&target, &mut scores), &small(width)).unwrap();
+        drafters.push(Box::new(HeadDrafter::new(Box::new(head), DrafterKind::Eagle3)));
+    }
+    let mut decoder = Decoder::new(Box::new(scores), drafters).unwrap();
     let mut sequences: Vec<Sequence> =
         (0..SLOTS).map(|slot| Sequence::new(Slot(slot), sampling.clone())).collect();
     let mut chance = Random(Philox::new(seed));
@@ -269,7 +277,7 @@ impl Rule for Gullible {
 }
 
 fn drafted(rule: impl Rule + 'static) -> DraftPolicy {
-    DraftPolicy::drafted(vec![DrafterId(0)], DRAFT_LEN, Arc::new(rule))
+    DraftPolicy::drafted(vec![MODEL_DRAFTER], DRAFT_LEN, Arc::new(rule))
 }
 
 fn cool() -> Sampling {
@@ -331,6 +339,24 @@ fn block_verification_at_temperature_07_with_top_k_and_top_p_is_plain_decoding()
 }
 
 #[test]
+fn a_heads_drafts_at_temperature_1_are_plain_decoding() {
+    let policy = DraftPolicy::drafted(vec![HEAD], DRAFT_LEN, Arc::new(BlockRule));
+    assert!(!compare(&policy, WARM, samples(QUICK)).differs());
+}
+
+#[test]
+fn two_paths_of_a_head_at_temperature_07_are_plain_decoding() {
+    let policy = DraftPolicy::drafted(vec![HEAD], DRAFT_LEN, Arc::new(PooledRule)).wide(2);
+    assert!(!compare(&policy, COOL, samples(QUICK)).differs());
+}
+
+#[test]
+fn a_wrong_rule_with_a_head_is_found_out() {
+    let policy = DraftPolicy::drafted(vec![HEAD], DRAFT_LEN, Arc::new(Gullible));
+    assert!(compare(&policy, WARM, samples(QUICK / 2)).differs());
+}
+
+#[test]
 fn a_wrong_rule_is_found_out() {
     assert!(compare(&drafted(Gullible), WARM, samples(QUICK / 2)).differs());
 }
@@ -342,7 +368,7 @@ fn pooled_verification_of_two_paths_and_an_n_gram_is_plain_decoding() {
 
 /// Paths of a draft model, and perhaps one of n-grams, judged together.
 fn pooled(width: usize, ngram: bool) -> DraftPolicy {
-    let drafters = (0..=usize::from(ngram)).map(DrafterId).collect();
+    let drafters = if ngram { vec![MODEL_DRAFTER, NGRAM] } else { vec![MODEL_DRAFTER] };
     DraftPolicy::drafted(drafters, DRAFT_LEN, Arc::new(PooledRule)).wide(width)
 }
 

@@ -11,7 +11,7 @@ use forerun_decode::{
     Branch, Decoder, DraftPolicy, Drafter, DrafterId, Engine, Generation, Keep, ModelDrafter,
     NgramDrafter, Output, Rows, Sampling, Sequence, Slot, Step, StopStrings, Token, Tokenizer,
 };
-use forerun_llama::{LlamaEngine, Model, ModelOptions};
+use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
 use forerun_verify::BlockRule;
 
 const SLOTS: u32 = 8;
@@ -151,9 +151,16 @@ fn copy(engine: &mut LlamaEngine, held: &mut [Held], dice: &mut Dice) {
 
 /// The greedy output of a model for a prompt with this drafter.
 fn greedy(model: &Model, drafter: Option<Box<dyn Drafter>>, paths: u32) -> Vec<Token> {
+    greedy_with(engine(model, 1, paths), model, drafter)
+}
+
+fn greedy_with(
+    target: LlamaEngine,
+    model: &Model,
+    drafter: Option<Box<dyn Drafter>>,
+) -> Vec<Token> {
     let drafters = (0..usize::from(drafter.is_some())).map(DrafterId).collect();
-    let target = Box::new(engine(model, 1, paths));
-    let mut decoder = Decoder::new(target, drafter.into_iter().collect()).unwrap();
+    let mut decoder = Decoder::new(Box::new(target), drafter.into_iter().collect()).unwrap();
     let mut sequence = Sequence::new(Slot(0), Sampling::greedy());
     sequence.begin(tokens(model, &TEXT[..60]), 80);
     let policy = DraftPolicy::drafted(drafters, 4, Arc::new(BlockRule));
@@ -211,6 +218,59 @@ attends! {
     deepseek2: "deepseek2",
 }
 
+/// The outputs of a recurrent model for prompts that begin alike, one after the other in one slot.
+fn reads_prompts_again(architecture: &str) {
+    let model = model(architecture);
+    let outputs = |decoders: &mut dyn FnMut() -> Decoder| -> Vec<Vec<Token>> {
+        let mut decoder = decoders();
+        let mut output = |end: usize| {
+            let mut sequence = Sequence::new(Slot(0), Sampling::greedy());
+            sequence.begin(tokens(&model, &TEXT[..end]), 8);
+            let policy = DraftPolicy::drafted(vec![], 1, Arc::new(BlockRule));
+            let vocab: Arc<dyn Tokenizer> = Arc::new(model.vocab().clone());
+            let stops = StopStrings::new(Vec::<String>::new()).unwrap();
+            let mut generation = Generation::new(sequence, policy, vocab, &stops, 1);
+            while generation.next(&mut decoder).unwrap().is_some() {}
+            generation.sequence().output().to_vec()
+        };
+        [40, 60, 40, 41].map(&mut output).to_vec()
+    };
+    let mut fresh = || Decoder::new(Box::new(engine(&model, 1, 1)), Vec::new()).unwrap();
+    let together = outputs(&mut fresh);
+    let apart: Vec<Vec<Token>> = (0..4).map(|at| outputs(&mut fresh).swap_remove(at)).collect();
+    assert_eq!(together, apart);
+    assert!(together[0] == together[2] && together[0] != together[1]);
+}
+
+/// Drafts for a model whose recurrent state can be taken back by a few tokens.
+fn takes_drafts_back(architecture: &str) {
+    let model = model(architecture);
+    let rolling = |slots| {
+        let options = EngineOptions { rollback: 4, ..common::options(slots, 1) };
+        LlamaEngine::new(&model, &options).unwrap()
+    };
+    let plain = greedy_with(engine(&model, 1, 1), &model, None);
+    let itself: Box<dyn Drafter> = Box::new(ModelDrafter::new(Box::new(rolling(1))));
+    let ngram: Box<dyn Drafter> = Box::new(NgramDrafter::default());
+    for drafter in [itself, ngram] {
+        let kind = drafter.kind();
+        let drafted = greedy_with(rolling(1), &model, Some(drafter));
+        assert_eq!(drafted, plain, "{architecture}, by {kind:?}");
+    }
+    // What lies further back, or was not in the last pass, is not forgotten.
+    let text = tokens(&model, TEXT);
+    let mut engine = rolling(1);
+    let step = |keep, trunk| Step { slot: Slot(0), keep, trunk, tree: &[], rows: Rows::Trunk };
+    let mut output = Output::default();
+    engine.extend(&[step(Keep::Trunk(0), &text[..20])], &mut output).unwrap();
+    assert!(engine.can_forget(Slot(0), 4) && !engine.can_forget(Slot(0), 5));
+    assert!(engine.extend(&[step(Keep::Trunk(10), &text[10..11])], &mut output).is_err());
+    engine.extend(&[step(Keep::Trunk(17), &text[17..18])], &mut output).unwrap();
+    assert!(engine.can_forget(Slot(0), 1) && !engine.can_forget(Slot(0), 2));
+    let expected = row_after(&mut self::engine(&model, 1, 1), &text[..18]);
+    assert!(apart(output.row(0), &expected) < GAP_MAX);
+}
+
 /// A model with a recurrent state, which cannot forget a part of what it read.
 macro_rules! recurs {
     ($($name:ident: $architecture:literal),* $(,)?) => {$(
@@ -223,6 +283,11 @@ macro_rules! recurs {
             #[test]
             fn it_refuses_drafts() {
                 super::refuses_drafts($architecture);
+            }
+
+            #[test]
+            fn it_reads_prompts_that_begin_alike_again() {
+                super::reads_prompts_again($architecture);
             }
         }
     )*};
@@ -244,4 +309,21 @@ fn refuses_drafts(architecture: &str) {
     let said = refused.err().unwrap().to_string();
     assert!(said.contains("cannot forget rejected drafts"), "{said}");
     assert!(LlamaEngine::new(&model, &common::options(1, 3)).is_err(), "several paths");
+}
+
+mod taken_back {
+    #[test]
+    fn qwen35_takes_drafts_back() {
+        super::takes_drafts_back("qwen35");
+    }
+
+    #[test]
+    fn nemotron_h_takes_drafts_back() {
+        super::takes_drafts_back("nemotron_h");
+    }
+
+    #[test]
+    fn lfm2_takes_drafts_back() {
+        super::takes_drafts_back("lfm2");
+    }
 }

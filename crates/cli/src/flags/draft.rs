@@ -115,6 +115,9 @@ enum SpecType {
     DraftEagle3,
     /// The target's own head for multi-token prediction
     DraftMtp,
+    /// The DFlash or DSpark head of --spec-draft-model, which drafts a block in one pass
+    #[value(alias = "draft-dspark")]
+    DraftDflash,
     /// The tokens that followed the last n-gram when it last occurred in the sequence
     #[value(alias = "ngram-simple")]
     Ngram,
@@ -183,6 +186,7 @@ fn kind_of(path: &PathBuf, target: &ModelConfig) -> DrafterKind {
     let Ok(header) = Model::check(path) else { return DrafterKind::DraftModel };
     match (&*header.architecture, header.prediction_layers) {
         ("eagle3", _) => DrafterKind::Eagle3,
+        ("dflash", _) => DrafterKind::Dflash,
         (_, 1..) if *path == target.path => DrafterKind::Mtp,
         _ => DrafterKind::DraftModel,
     }
@@ -191,7 +195,7 @@ fn kind_of(path: &PathBuf, target: &ModelConfig) -> DrafterKind {
 /// Whether the target has a head of its own, and a memory that can be drafted for.
 fn has_usable_head(target: &ModelConfig) -> bool {
     let header = Model::check(&target.path);
-    header.is_ok_and(|header| header.prediction_layers > 0 && !header.recurrent)
+    header.is_ok_and(|header| header.prediction_layers > 0 && header.can_be_drafted_for())
 }
 
 /// A draft model, and when it stops.
@@ -212,6 +216,8 @@ pub(crate) struct DraftConfig {
     pub(crate) drafters: Vec<DrafterConfig>,
     /// Tokens of a path: always, or at most where drafts are adapted.
     pub(crate) len: NonZeroUsize,
+    /// Whether that was said.
+    pub(crate) len_said: bool,
     /// The same for drafters that heed their price.
     pub(crate) priced_len: NonZeroUsize,
     /// Whether a controller decides what is drafted.
@@ -225,6 +231,16 @@ pub(crate) struct DraftConfig {
 }
 
 impl DraftConfig {
+    /// Tokens that a recurrent state must be able to forget: each takes as much memory as the state, so
+    /// a few unless more were asked for.
+    pub(crate) fn rollback(&self) -> u32 {
+        let few = if self.len_said { usize::MAX } else { LEN_FIXED.get() };
+        match self.drafters.is_empty() {
+            true => 0,
+            false => u32::try_from(self.len.get().min(few)).unwrap_or(u32::MAX),
+        }
+    }
+
     /// Whether a draft may end before its length.
     pub(crate) fn may_stop(&self) -> bool {
         self.drafters.iter().any(|drafter| match drafter {
@@ -299,7 +315,8 @@ impl DraftFlags {
             paths: self.spec_draft_draw,
         })?;
         let width = NonZeroUsize::try_from(width).expect("at most PATHS_MAX");
-        Ok(DraftConfig { drafters, len, priced_len, adaptive, width, scheme, rule })
+        let len_said = self.spec_draft_n_max.is_some();
+        Ok(DraftConfig { drafters, len, len_said, priced_len, adaptive, width, scheme, rule })
     }
 
     /// Paths of the draft model.
@@ -374,7 +391,11 @@ impl DraftFlags {
             SpecType::DraftMtp if self.spec_draft_model.is_none() => {
                 self.named(kind, target.path.clone(), target)?
             }
-            SpecType::DraftModel | SpecType::DraftEagle3 | SpecType::DraftMtp | SpecType::None => {
+            SpecType::DraftModel
+            | SpecType::DraftEagle3
+            | SpecType::DraftMtp
+            | SpecType::DraftDflash
+            | SpecType::None => {
                 let path = self.spec_draft_model.clone();
                 self.named(kind, path.ok_or_else(|| lacking("--spec-draft-model"))?, target)?
             }
@@ -390,7 +411,7 @@ impl DraftFlags {
     ) -> Result<DrafterConfig, ConfigError> {
         let draft = self.draft_model(path, target)?;
         // A head is found out also where it is called a draft model.
-        let head = matches!(called, SpecType::DraftEagle3 | SpecType::DraftMtp);
+        let head = called.is_model() && called != SpecType::DraftModel;
         if head && draft.kind.name() != called.name() {
             let file = draft.model.path;
             return Err(ConfigError::OtherDrafter { file, drafter: called.name() });
@@ -430,7 +451,7 @@ impl DraftFlags {
 impl SpecType {
     /// Whether it has a model.
     fn is_model(self) -> bool {
-        matches!(self, Self::DraftModel | Self::DraftEagle3 | Self::DraftMtp)
+        matches!(self, Self::DraftModel | Self::DraftEagle3 | Self::DraftMtp | Self::DraftDflash)
     }
 
     fn name(self) -> &'static str {
@@ -439,6 +460,7 @@ impl SpecType {
             Self::DraftModel => DrafterKind::DraftModel.name(),
             Self::DraftEagle3 => DrafterKind::Eagle3.name(),
             Self::DraftMtp => DrafterKind::Mtp.name(),
+            Self::DraftDflash => DrafterKind::Dflash.name(),
             Self::Ngram => DrafterKind::Ngram.name(),
             Self::Suffix => DrafterKind::Suffix.name(),
             Self::Edit => DrafterKind::Edit.name(),

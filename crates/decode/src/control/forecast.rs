@@ -143,7 +143,13 @@ impl Controller {
         let KnownArm { arm: Arm { drafters, width }, record: shared } = &self.arms[arm];
         let own = &history.arms[arm].record;
         let belief = self.belief(arm, history, estimate);
-        let curves = || drafters.iter().filter_map(|drafter| self.costs.drafters.get(drafter));
+        let block_len = |id: &DrafterId| {
+            outlook.drafters.iter().find(|drafter| drafter.id == *id).and_then(|it| it.block_len)
+        };
+        let curves = || {
+            let curve = |id| Some((self.costs.drafters.get(id)?, block_len(id)));
+            drafters.iter().filter_map(curve)
+        };
         let models = curves().count();
         let unseen = (models * width + drafters.len() - models) as f64;
         let nodes = own.nodes_per_depth(shared, unseen);
@@ -158,7 +164,10 @@ impl Controller {
             let scored = load.seconds(&target, nodes / drafting);
             let plain = load.seconds(&target, 0.0);
             let drafted: f64 = curves()
-                .map(|curve| {
+                .map(|(curve, block_len)| {
+                    if let Some(block_len) = block_len {
+                        return load.drafting(curve, block_len as f64);
+                    }
                     // After a draft that was accepted to its end, the drafter prefills two tokens.
                     let first = load.drafting(curve, 1.0 + reached);
                     first + (len - 1) as f64 * load.drafting(curve, *width as f64)

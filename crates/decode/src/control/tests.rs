@@ -9,7 +9,7 @@ const DRAFTER: DrafterId = DrafterId(0);
 
 /// What a sequence with so many tokens to go sees of the drafter, alone in its rounds.
 fn alone(wanted: usize, behind: usize) -> Outlook {
-    let drafters = vec![Available { id: DRAFTER, behind, heeds_price: false }];
+    let drafters = vec![Available { id: DRAFTER, behind, heeds_price: false, block_len: None }];
     Outlook { wanted, draft_len_max: 8, first: false, drafters, load: Load::default() }
 }
 
@@ -428,6 +428,24 @@ fn a_small_gain_over_plain_decoding_is_checked_by_plain_rounds() {
     assert!((100..119).contains(&small), "{small} of 120 rounds drafted at a small gain");
     let none = drafted(50.0, some);
     assert!(none < 50, "{none} of 120 rounds drafted though plain decoding is faster");
+}
+
+#[test]
+fn a_drafter_that_drafts_in_one_pass_costs_the_same_at_every_length() {
+    let world = World::new(|_, _| 0.9);
+    let controller = Controller::new(world.costs.clone(), world.arms.clone(), 8);
+    let history = controller.history(|_| true);
+    let added = |block_len| {
+        let mut outlook = alone(100, 1);
+        outlook.drafters[0].block_len = block_len;
+        let forecasts = controller.forecasts(0, &history, &outlook, Estimate::Mean);
+        let plain = |len| Load::default().seconds(&world.costs.target, len);
+        [2, 6].map(|len: usize| forecasts[len - 1].seconds - plain(len as f64))
+    };
+    let block = world.costs.drafters[&DRAFTER].between(6.0);
+    assert!(added(Some(6)).iter().all(|seconds| (seconds - block).abs() < 1e-9));
+    let [short, long] = added(None);
+    assert!(long > 2.5 * short, "token by token: {short}, {long}");
 }
 
 #[test]

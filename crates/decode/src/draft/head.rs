@@ -13,7 +13,7 @@ use crate::clock::{self, Clock};
 use crate::cost::{CostCurve, Pass};
 use crate::draft::branch::{self, Tip};
 use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind, Shown};
-use crate::engine::{Branch, EngineError, Head, Keep, Output, Rows, Slot, Step};
+use crate::engine::{BlockShape, Branch, EngineError, Head, Keep, Output, Rows, Slot, Step};
 use trail::Trail;
 
 /// Rows of a sequence that wait for the next draft. More of them run at once: they are many numbers.
@@ -147,6 +147,67 @@ impl HeadDrafter {
         self.run(&last, Rows::Trunk)
     }
 
+    /// Drafts a block for each request in one pass, and draws all depths from its rows.
+    fn draft_blocks(
+        &mut self,
+        shape: &BlockShape,
+        mut growing: Vec<Growing<'_, '_>>,
+    ) -> Result<(), DraftFailure> {
+        let pending = |draft: &Growing<'_, '_>| {
+            let slot = draft.request.slot;
+            (slot, self.trails[slot.0 as usize].pending())
+        };
+        let pending: Vec<_> = growing.iter().map(pending).collect();
+        self.run(&pending, Rows::None)?;
+        // A block is as long as it was trained: its rows depend on how many masks there are.
+        let len = shape.len_max;
+        let block = |draft: &Growing<'_, '_>| -> Vec<Branch> {
+            let newest = draft.request.tokens.last().copied();
+            let masks = std::iter::repeat_n(shape.mask, len + shape.first_row - 1);
+            let tokens = newest.into_iter().chain(masks);
+            tokens.enumerate().map(|(parent, token)| Branch { parent, token }).collect()
+        };
+        let blocks: Vec<Vec<Branch>> = growing.iter().map(block).collect();
+        let steps = growing.iter().zip(&blocks).map(|(draft, block)| Step {
+            slot: draft.request.slot,
+            keep: Keep::Trunk(self.trails[draft.request.slot.0 as usize].cached().len()),
+            trunk: &[],
+            tree: block,
+            rows: Rows::Tree,
+        });
+        let steps: Vec<_> = steps.collect();
+        let started = self.clock.now();
+        let result = self.head.extend_hidden(&steps, &[], &mut self.output);
+        let (tokens, time) = (blocks.iter().map(Vec::len).sum(), self.clock.now() - started);
+        self.passes.push(Pass { tokens, sequences: blocks.len(), time });
+        if let Err(error) = result {
+            self.start_over();
+            return Err(error.into());
+        }
+        let output = &mut self.output;
+        for (number, draft) in growing.iter_mut().enumerate() {
+            let first = number * (len + shape.first_row) + shape.first_row;
+            for depth in 0..len.min(draft.request.len_max) {
+                let tips = std::mem::take(&mut draft.tips);
+                let row = first + depth;
+                let grown =
+                    branch::grow(draft.request, tips, self.confidence_min, |request, _, path| {
+                        // Every path draws from the same row, shaped for what is drawn before.
+                        branch::shaped(request, path, output.copied(row))
+                    });
+                match grown {
+                    Ok(tips) if !tips.is_empty() => draft.tips = tips,
+                    Ok(_) => break,
+                    Err(failure) => {
+                        draft.request.failure = Some(failure);
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Runs the last drafted token of each path; a row for each.
     fn advance(&mut self, growing: &mut [Growing<'_, '_>]) -> Result<(), EngineError> {
         self.hidden.clear();
@@ -223,7 +284,11 @@ impl Drafter for HeadDrafter {
             if !trail.reach_newest() {
                 continue;
             }
-            let wanted = trail.pending().end - trail.cached().start + request.len_max * width;
+            let drafted = match self.head.block() {
+                Some(shape) => shape.len_max + shape.first_row,
+                None => request.len_max * width,
+            };
+            let wanted = trail.pending().end - trail.cached().start + drafted;
             if wanted > context_len {
                 request.failure = Some(EngineError::Full { tokens: wanted - context_len }.into());
                 continue;
@@ -233,6 +298,9 @@ impl Drafter for HeadDrafter {
         }
         if growing.is_empty() {
             return Ok(());
+        }
+        if let Some(shape) = self.head.block() {
+            return self.draft_blocks(&shape, growing);
         }
         self.catch_up(&growing)?;
         for depth in 1.. {
@@ -250,6 +318,10 @@ impl Drafter for HeadDrafter {
             self.advance(&mut growing)?;
         }
         Ok(())
+    }
+
+    fn block_len(&self) -> Option<usize> {
+        self.head.block().map(|shape| shape.len_max + shape.first_row)
     }
 
     fn show(&mut self, shown: &[Shown<'_>]) {

@@ -415,6 +415,14 @@ impl Engine for PenaltiesAtRoot {
         self.inner.can_cut()
     }
 
+    fn can_forget(&self, slot: Slot, tokens: usize) -> bool {
+        self.inner.can_forget(slot, tokens)
+    }
+
+    fn forgets_max(&self) -> usize {
+        self.inner.forgets_max()
+    }
+
     fn feature_len(&self) -> usize {
         self.inner.feature_len()
     }

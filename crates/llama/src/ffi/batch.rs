@@ -19,6 +19,8 @@ pub(crate) struct Batch {
     // A hidden row for each entry of a head, one after the other.
     hidden: Vec<f32>,
     hidden_len: usize,
+    // Whether entries are their hidden rows alone.
+    tokenless: bool,
     // Rebuilt by `view`: which rows are computed.
     computed: Vec<i8>,
     // Rebuilt by `view`; holds nothing that outlives the borrow it is given for.
@@ -46,6 +48,7 @@ impl Batch {
         self.wants_row.clear();
         self.hidden.clear();
         self.hidden_len = 0;
+        self.tokenless = false;
     }
 
     /// How many entries there are.
@@ -74,6 +77,11 @@ impl Batch {
     pub(crate) fn push_hidden(&mut self, rows: &[f32], len: usize) {
         self.hidden.extend_from_slice(rows);
         self.hidden_len = len;
+    }
+
+    /// Leaves the hidden rows of all entries alone.
+    pub(crate) fn drop_tokens(&mut self) {
+        self.tokenless = true;
     }
 
     /// Requests the row after an entry.
@@ -105,7 +113,10 @@ impl Batch {
             .extend(self.starts[range.clone()].iter().map(|&start| ids.wrapping_add(start)));
         sys::llama_batch {
             n_tokens: i32::try_from(range.len()).expect("a batch fits an i32"),
-            token: self.tokens[range.clone()].as_mut_ptr(),
+            token: match self.tokenless {
+                true => ptr::null_mut(),
+                false => self.tokens[range.clone()].as_mut_ptr(),
+            },
             embd: hidden,
             pos: self.positions[range.clone()].as_mut_ptr(),
             n_seq_id: self.counts[range.clone()].as_mut_ptr(),

@@ -32,6 +32,8 @@ pub(crate) struct ContextParams {
     pub(crate) cache_types: (CacheType, CacheType),
     /// Whether attention is fused.
     pub(crate) flash_attention: FlashAttention,
+    /// Tokens that a recurrent state can forget again.
+    pub(crate) rollback: u32,
     /// Stops a pass while it is `true`.
     pub(crate) interrupt: Option<Arc<AtomicBool>>,
 }
@@ -145,6 +147,12 @@ impl Context {
         unsafe { hidden::forerun_give_nextn(self.raw.as_ptr(), with_rows_only) };
     }
 
+    /// Has every entry of a pass see all others of its sequence, also those after it.
+    pub(crate) fn look_both_ways(&mut self) {
+        // SAFETY: the context is live.
+        unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), false) };
+    }
+
     /// What went into a layer at the `index`-th entry of the last pass, which must give it.
     pub(crate) fn layer_input(&self, layer: u32, index: usize) -> &[f32] {
         // SAFETY: the context is live; the engine asks for layers that it had passes give.
@@ -224,6 +232,12 @@ impl Context {
     /// How many numbers the hidden row before the output has.
     pub(crate) fn last_hidden_len(&self) -> usize {
         self.last_hidden_len
+    }
+
+    /// Tokens that a recurrent state can forget again; zero if llama.cpp cannot take it back.
+    pub(crate) fn rollback(&self) -> usize {
+        // SAFETY: the context is live while `self` is.
+        unsafe { sys::llama_n_rs_seq(self.raw.as_ptr()) as usize }
     }
 
     /// Cells one sequence can use.
@@ -347,6 +361,7 @@ fn raw_params(params: &ContextParams) -> sys::llama_context_params {
         raw.abort_callback = Some(interrupted);
         raw.abort_callback_data = Arc::as_ptr(flag).cast_mut().cast();
     }
+    raw.n_rs_seq = params.rollback;
     raw.no_perf = true;
     // A window that drops old cells could not be cut back.
     raw.swa_full = true;

@@ -139,6 +139,12 @@ impl RawModel {
         layers.iter().filter_map(|layer| u32::try_from(*layer).ok()).collect()
     }
 
+    /// The token that stands for one to come, if there is one.
+    pub(crate) fn mask(&self) -> Option<u32> {
+        // SAFETY: the vocabulary is live while `self` is.
+        u32::try_from(unsafe { sys::llama_vocab_mask(self.vocab.as_ptr()) }).ok()
+    }
+
     /// How many of its blocks predict tokens after the next, beside the model proper.
     pub(crate) fn prediction_layers(&self) -> usize {
         // SAFETY: the model is live while `self` is.
