@@ -54,9 +54,10 @@ faults runs="20000" seed="0":
 faults-report runs="1000000":
     FORERUN_SIMULATION_REPORT={{ justfile_directory() }}/bench/faults/runs.md just faults {{ runs }}
 
-# Mistakes planted in the decoder and the server one by one, each of which `faults` has to find: writes bench/faults/planted.md.
-planted:
-    python3 tools/planted.py
+# Mistakes planted one by one: in the server, for `faults` to find, and in caches and draft heads (`just planted caches`),
+# for the zoo to find. Writes bench/faults/planted.md and planted-caches.md.
+planted *kind:
+    python3 tools/planted.py {{ kind }}
 
 # No module uses another that uses it, directly or around a corner.
 circles:
@@ -134,7 +135,8 @@ answers *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/answers.py {{ args }}
 
-# Half an hour at capacity with clients that misbehave: writes bench/serve/soak.md.
+# Half an hour at capacity with clients that misbehave: writes bench/serve/soak.md. For a draft head:
+# `just soak --target SmolLM2-135M-Instruct.Q4_1.gguf --draft SmolLM2-135M-Instruct.eagle3.gguf --name soak-head`.
 soak *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/soak.py {{ args }}
@@ -208,6 +210,10 @@ overhead:
 # writes bench/decode/speed.md.
 speed:
     cargo run --release -p forerun-llama --features bare --example reports -- speed
+
+# The same for draft heads: writes bench/decode/heads.md.
+heads:
+    cargo run --release -p forerun-llama --features bare --example reports -- heads
 
 # Tokens per target pass of every rule, width and length: writes bench/decode/paths.md.
 paths:

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Plants mistakes in a copy of the sources, one after the other, and has the simulator of the server find them.
+"""Plants mistakes in a copy of the sources, one after the other, and has tests find them.
 
-The mistakes are in `tools/planted.toml`. Each is looked for in as many runs as CI makes (`just faults`). Writes
-`bench/faults/planted.md`, and fails if a mistake was not found.
+The mistakes are in `tools/planted.toml`. Those of the server are looked for by its simulator, in as many runs as CI makes
+(`just faults`); those of caches and draft heads by the tests over the zoo. Writes reports under `bench/faults`, and fails
+if a mistake was not found.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -12,13 +14,12 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORT = ROOT / "bench" / "faults" / "planted.md"
 RUNS = 20_000
-
-COMMAND = ["cargo", "test", "--quiet", "-p", "forerun-serve", "--lib", "--", "--ignored", "simulation::many_runs"]
 
 Mistake = dict[str, str]
 
@@ -33,21 +34,61 @@ def copy_sources(copy: Path) -> None:
             shutil.copy(source, target)
 
 
-def simulate(copy: Path) -> tuple[bool, str]:
-    """Whether all runs were well, and what was printed."""
-    target = copy.parent / "target"
-    environment = {**os.environ, "CARGO_TARGET_DIR": str(target), "FORERUN_SIMULATION_RUNS": str(RUNS)}
-    done = subprocess.run(COMMAND, cwd=copy, env=environment, capture_output=True, text=True)
-    return done.returncode == 0, done.stdout + done.stderr
-
-
-def found(output: str) -> tuple[int, str] | None:
+def found_by_seed(output: str) -> tuple[str, str] | None:
     """The first seed that failed, and how."""
     seed = re.search(r"seed (\d+): replay it", output)
     panic = re.search(r"panicked at [^\n]*\n([^\n]*(?:\n +left: [^\n]*)?)", output)
     if seed is None or panic is None:
         return None
-    return int(seed[1]), panic[1].split("\n")[0].removeprefix("assertion `left == right` failed: ")
+    return seed[1], panic[1].split("\n")[0].removeprefix("assertion `left == right` failed: ")
+
+
+def found_by_tests(output: str) -> tuple[str, str] | None:
+    """How many tests failed, and the first of them."""
+    failed = re.findall(r"^    ([a-z0-9_]+(?:::[a-z0-9_]+)*)$", output, flags=re.MULTILINE)
+    return (str(len(failed)), failed[0]) if failed else None
+
+
+class Hunt(NamedTuple):
+    """Mistakes of one kind, and what has to find them."""
+
+    key: str
+    title: str
+    report: str
+    about: str
+    columns: str
+    command: list[str]
+    found: Callable[[str], tuple[str, str] | None]
+
+
+HUNTS = {
+    "server": Hunt(
+        "mistake",
+        "Mistakes planted in the server, and how the simulator found them",
+        "planted.md",
+        f"looked for in {RUNS:,} runs, as many as CI makes.",
+        "first seed | how it was found",
+        ["cargo", "test", "--quiet", "-p", "forerun-serve", "--lib", "--", "--ignored", "simulation::many_runs"],
+        found_by_seed,
+    ),
+    "caches": Hunt(
+        "cache_mistake",
+        "Mistakes planted in caches and draft heads, and how the zoo found them",
+        "planted-caches.md",
+        "looked for by the tests over the zoo of architectures and of draft heads.",
+        "tests that fail | the first of them",
+        "cargo test --quiet -p forerun-llama --no-fail-fast --test zoo --test heads".split(),
+        found_by_tests,
+    ),
+}
+
+
+def run(hunt: Hunt, copy: Path) -> tuple[bool, str]:
+    """Whether all was well, and what was printed."""
+    target = copy.parent / "target"
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(target), "FORERUN_SIMULATION_RUNS": str(RUNS)}
+    done = subprocess.run(hunt.command, cwd=copy, env=environment, capture_output=True, text=True)
+    return done.returncode == 0, done.stdout + done.stderr
 
 
 def plant(copy: Path, mistake: Mistake) -> tuple[Path, str]:
@@ -59,46 +100,56 @@ def plant(copy: Path, mistake: Mistake) -> tuple[Path, str]:
     return path, text
 
 
-def main() -> int:
-    mistakes: list[Mistake] = tomllib.loads((ROOT / "tools" / "planted.toml").read_text(encoding="utf-8"))["mistake"]
-    folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "planted"
-    copy = folder / "sources"
-    shutil.rmtree(copy, ignore_errors=True)
-    copy_sources(copy)
-    print(f"{len(mistakes)} mistakes, each built and looked for in at most {RUNS:,} runs: about half a minute each", flush=True)
-    well, output = simulate(copy)
+def hunt_down(hunt: Hunt, mistakes: list[Mistake], copy: Path) -> int:
+    """Plants each mistake, writes the report, and returns how many were missed."""
+    print(f"{hunt.title}: {len(mistakes)}, about half a minute each after the first build", flush=True)
+    well, output = run(hunt, copy)
     if not well:
         print(output)
-        sys.exit("the simulator fails without a mistake")
+        sys.exit("the tests fail without a mistake")
     rows, missed = [], 0
     for mistake in mistakes:
         path, original = plant(copy, mistake)
         started = time.monotonic()
-        well, output = simulate(copy)
+        well, output = run(hunt, copy)
         seconds = time.monotonic() - started
         path.write_text(original, encoding="utf-8")
-        seen = None if well else found(output)
+        seen = None if well else hunt.found(output)
         if seen is None:
             missed += 1
             print(f"{mistake['name']}: NOT FOUND" if well else f"{mistake['name']}: not built\n{output}", flush=True)
             rows.append(f"| {mistake['name']} | {mistake['about']} | **not found** | |")
             continue
-        seed, message = seen
-        print(f"{mistake['name']}: seed {seed}, {seconds:.0f} s: {message}", flush=True)
-        rows.append(f"| {mistake['name']} | {mistake['about']} | {seed} | {message.replace('|', '/')[:120]} |")
+        where, message = seen
+        print(f"{mistake['name']}: {where}, {seconds:.0f} s: {message}", flush=True)
+        rows.append(f"| {mistake['name']} | {mistake['about']} | {where} | {message.replace('|', '/')[:120]} |")
     lines = [
-        "# Mistakes planted in the server, and how the simulator found them",
+        f"# {hunt.title}",
         "",
-        f"Made by `just planted`. Each mistake of `tools/planted.toml` is put in alone and looked for in {RUNS:,} runs, as many",
-        f"as CI makes. Found: {len(mistakes) - missed} of {len(mistakes)}.",
+        f"Made by `just planted`. Each mistake of `tools/planted.toml` is put in alone and {hunt.about}",
+        f"Found: {len(mistakes) - missed} of {len(mistakes)}.",
         "",
-        "| mistake | what it does | first seed | how it was found |",
+        f"| mistake | what it does | {hunt.columns} |",
         "|---|---|--:|---|",
         *rows,
     ]
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return 1 if missed else 0
+    report = ROOT / "bench" / "faults" / hunt.report
+    report.parent.mkdir(exist_ok=True)
+    report.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return missed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("only", nargs="?", choices=HUNTS, help="mistakes of one kind")
+    only = parser.parse_args().only
+    planted = tomllib.loads((ROOT / "tools" / "planted.toml").read_text(encoding="utf-8"))
+    folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "planted"
+    copy = folder / "sources"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy_sources(copy)
+    hunts = [HUNTS[only]] if only else HUNTS.values()
+    return 1 if sum(hunt_down(hunt, planted[hunt.key], copy) for hunt in hunts) else 0
 
 
 if __name__ == "__main__":

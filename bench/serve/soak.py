@@ -285,11 +285,11 @@ def counts_table(tally: Tally) -> str:
 
 
 def write(
-    out: Path, minutes: float, tally: Tally, world: clients.World, checks: list[Check],
+    to: Path, minutes: float, tally: Tally, world: clients.World, checks: list[Check],
     samples: list[dict[str, float]], command: list[str], numbers: dict[str, float],
 ) -> None:
     """The report."""
-    plot(samples, minutes, out / "soak.svg")
+    plot(samples, minutes, to.with_suffix(".svg"))
     where = server.machine()
     words = [word.rpartition("/")[2] if "/" in word else word for word in command[:-2]]
     rows = "\n".join(
@@ -303,7 +303,7 @@ def write(
     refused = numbers["forerun:requests_refused_total"]
     text = f"""# Soak: `forerun serve` at capacity, with clients of all kinds
 
-Made by `bench/serve/soak.py --minutes {minutes:g}`, {time.strftime("%Y-%m-%d", time.gmtime())}, commit {server.commit()},
+Made by `just soak`, {time.strftime("%Y-%m-%d", time.gmtime())}, commit {server.commit()},
 {server.version(server.FORERUN)} (binary {server.digest(Path(server.FORERUN))}). Machine: {where["processor"]}, {where["threads"]} threads.
 
 Server: `{" ".join(words)}`. {GOOD_COUNT} clients want answers all the time, more than slots
@@ -331,13 +331,13 @@ most {world.slowest_look_s:.2f} s.
 
 ## Memory, in MiB
 
-![Resident memory over time](soak.svg)
+![Resident memory over time]({to.name}.svg)
 
 After a warm-up of {100 * WARM_UP:.0f} % of the time: {min(sizes):.1f} to {max(sizes):.1f} MiB ({100 * (max(sizes) / max(min(sizes), 1) - 1):.2f} % apart), slope {slope:+.3f} MiB/min, {100 * share:+.2f} % in all.
 
 {memory_table(samples, minutes)}
 """
-    (out / "soak.md").write_text(text, encoding="utf-8")
+    to.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 async def soak(given: argparse.Namespace, under_test: server.Server) -> bool:
@@ -363,7 +363,8 @@ async def soak(given: argparse.Namespace, under_test: server.Server) -> bool:
         numbers = collections.defaultdict(float)
         checks.append(Check("the server lives", False, f"exit code {under_test.process.poll()}"))
     checks += [check_memory(samples, given.minutes), check_log(under_test.log)]
-    write(given.out, given.minutes, tally, world, checks, samples, under_test.command, numbers)
+    to = given.out / given.name
+    write(to, given.minutes, tally, world, checks, samples, under_test.command, numbers)
     for check in checks:
         print(f"{'held  ' if check.held else 'FAILED'}  {check.what}: {check.found}")
     for line in tally.bad:
@@ -371,9 +372,9 @@ async def soak(given: argparse.Namespace, under_test: server.Server) -> bool:
     return all(check.held for check in checks)
 
 
-def flags(threads: int) -> list[str]:
+def flags(threads: int, target: str, draft: str) -> list[str]:
     """The server's."""
-    files = ["-m", str(server.MODELS / TARGET), "-md", str(server.MODELS / DRAFT)]
+    files = ["-m", str(server.MODELS / target), "-md", str(server.MODELS / draft)]
     sizes = ["-np", str(SLOTS), "-t", str(threads), "-c", str(CONTEXT_LEN), "--max-queued-requests", str(QUEUE)]
     times = ["--timeout", str(TIMEOUT_S), "--read-timeout", str(READ_TIMEOUT_S), "--shutdown-timeout", str(GRACE_S)]
     return [*files, *sizes, *times]
@@ -384,11 +385,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", default=TARGET, help="default: %(default)s")
+    parser.add_argument("--draft", default=DRAFT, help="draft model or head; default: %(default)s")
+    parser.add_argument("--name", default="soak", help="of the report; default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="the report's folder")
     given = parser.parse_args()
     log = Path.home() / ".cache/forerun/soak.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    under_test = server.Server("forerun", server.forerun(*flags(given.threads)), log)
+    under_test = server.Server("forerun", server.forerun(*flags(given.threads, given.target, given.draft)), log)
     print(f"about {given.minutes + 3:.0f} minutes; the server's log is {log}", flush=True)
     with server.serving([under_test]):
         return 0 if asyncio.run(soak(given, under_test)) else 1

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forerun_decode::{
-    Decoder, DraftPolicy, DraftRequest, Drafter, DrafterId, Generation, Sampling, Sequence, Slot,
-    Special, Stats, StopStrings, Token, Tokenizer,
+    Decoder, DraftPolicy, DraftRequest, Drafter, DrafterId, Generation, HeadDrafter, ModelDrafter,
+    Sampling, Sequence, Slot, Special, Stats, StopStrings, Token, Tokenizer,
 };
 use forerun_lab::Machine;
 use forerun_lab::bench::rate_ratio;
 use forerun_lab::prompts::{self, Prompt};
-use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
-use forerun_verify::{BlockRule, Philox, Random};
+use forerun_llama::{EngineOptions, LlamaEngine, LlamaHead, Model, ModelOptions};
+use forerun_verify::{BlockRule, Philox, PooledRule, Random, Scheme};
 
 /// The model all others are made of.
 pub(crate) const SMOL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -73,10 +73,34 @@ pub(crate) fn tokens(model: &Model, prompt: &Prompt) -> Vec<Token> {
     model.vocab().tokenize(&prompt.text(), Special::Parse).expect("a prompt is tokenised")
 }
 
-/// Block verification of one drafter's path of this length; plain for zero.
-fn policy(draft_len: usize) -> DraftPolicy {
+/// A decoder with a draft model or head of so many paths.
+pub(crate) fn decoder(target: &Model, draft: &str, width: u32) -> Decoder {
+    let options =
+        EngineOptions { paths: NonZeroU32::new(width).expect("one or more"), ..options() };
+    let mut engine = LlamaEngine::new(target, &options).expect("the engine starts");
+    let draft = model(draft);
+    let drafter: Box<dyn Drafter> = match draft.head_kind() {
+        Some(kind) => {
+            let head = LlamaHead::new(&draft, (target, &mut engine), &options).expect("its head");
+            Box::new(HeadDrafter::new(Box::new(head), kind.drafter()))
+        }
+        None => {
+            let engine = LlamaEngine::new(&draft, &options).expect("the engine starts");
+            Box::new(ModelDrafter::new(Box::new(engine)))
+        }
+    };
+    Decoder::new(Box::new(engine), vec![drafter]).expect("it can be cut")
+}
+
+/// Block verification of one drafter's path, pooled of several; plain for no length.
+fn policy(draft_len: usize, width: usize) -> DraftPolicy {
     let drafters = if draft_len == 0 { vec![] } else { vec![DrafterId(0)] };
-    DraftPolicy::drafted(drafters, draft_len, Arc::new(BlockRule))
+    match width {
+        1 => DraftPolicy::drafted(drafters, draft_len, Arc::new(BlockRule)),
+        _ => DraftPolicy::drafted(drafters, draft_len, Arc::new(PooledRule))
+            .wide(width)
+            .drawn(Scheme::Independent),
+    }
 }
 
 /// Decodes one text and gives its statistics and tokens. The end token is forbidden, so that all
@@ -84,7 +108,7 @@ fn policy(draft_len: usize) -> DraftPolicy {
 pub(crate) fn decode(decoder: &mut Decoder, model: &Model, job: &Job<'_>) -> (Stats, Vec<Token>) {
     let mut sequence = Sequence::new(Slot(0), job.sampling.clone());
     sequence.begin(job.prompt.to_vec(), job.len);
-    let mut text = generation(sequence, policy(job.draft_len), model, job.seed);
+    let mut text = generation(sequence, policy(job.draft_len, job.width), model, job.seed);
     while text.next(decoder).expect("a round succeeds").is_some() {}
     (text.stats().clone(), text.sequence().output().to_vec())
 }
@@ -114,6 +138,7 @@ pub(crate) fn forget(drafter: &mut dyn Drafter, vocab_len: usize) {
 pub(crate) struct Job<'a> {
     pub(crate) prompt: &'a [Token],
     pub(crate) draft_len: usize,
+    pub(crate) width: usize,
     pub(crate) sampling: Sampling,
     pub(crate) len: usize,
     pub(crate) seed: u64,

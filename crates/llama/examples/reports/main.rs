@@ -1,5 +1,5 @@
 //! Makes the reports under `bench/decode`: `just drift`, `just overhead`, `just speed`,
-//! `just paths`, `just trees`, `just batches`, `just control`.
+//! `just heads`, `just paths`, `just trees`, `just batches`, `just control`.
 //!
 //! Everything compared is measured in one run, taking turns, so that a noisy machine is noisy for
 //! all alike. The two-sample test has a report of its own (`just two-sample`).
@@ -19,12 +19,13 @@ fn main() {
         "batches" => batches::report(),
         "control" => control::report(),
         "drift" => drift::report(),
+        "heads" => speed::heads(),
         "overhead" => overhead::report(),
         "paths" => paths::report(),
         "speed" => speed::report(),
         "trees" => trees::report(),
         _ => {
-            eprintln!("usage: reports batches|control|drift|overhead|paths|speed|trees");
+            eprintln!("usage: reports batches|control|drift|heads|overhead|paths|speed|trees");
             std::process::exit(2);
         }
     }

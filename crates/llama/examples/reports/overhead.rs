@@ -54,6 +54,7 @@ fn table(text: &mut String, name: &str) {
             let job = Job {
                 prompt: &prompt,
                 draft_len: *draft_len,
+                width: 1,
                 sampling,
                 len: LEN,
                 seed: repeat as u64,

@@ -1,9 +1,10 @@
 //! Tokens a second: plain, drafted, and llama.cpp's own speculation with the same files.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::Command;
 
-use forerun_decode::{Decoder, Drafter, ModelDrafter, Stats};
+use forerun_decode::{Decoder, Stats};
 use forerun_lab::prompts::Prompt;
 use forerun_llama::Model;
 
@@ -13,17 +14,40 @@ const LEN: usize = 48;
 const PROMPTS: usize = 6;
 const PROMPT_LEN_MAX: usize = 120;
 
-/// A drafter, what it is, and the draft lengths tried.
-const PAIRS: [(&str, &str, &[usize]); 3] = [
-    ("aligned", "SmolLM2-135M-Instruct.Q4_0.gguf", &[2, 3, 4]),
-    ("medium", "SmolLM2-pruned-14+13.gguf", &[2]),
-    ("useless", "SmolLM2-pruned-8+0.gguf", &[2]),
+/// A target and what drafts for it.
+struct Pair {
+    kind: &'static str,
+    target: &'static str,
+    draft: &'static str,
+    /// What llama.cpp calls such a drafter.
+    spec_type: &'static str,
+    /// Draft lengths, and numbers of paths.
+    shapes: &'static [(usize, usize)],
+}
+
+const fn model(kind: &'static str, draft: &'static str, shapes: &'static [(usize, usize)]) -> Pair {
+    Pair { kind, target: lab::WIDENED, draft, spec_type: "draft-simple", shapes }
+}
+
+const MODELS: [Pair; 3] = [
+    model("aligned", "SmolLM2-135M-Instruct.Q4_0.gguf", &[(2, 1), (3, 1), (4, 1)]),
+    model("medium", "SmolLM2-pruned-14+13.gguf", &[(2, 1)]),
+    model("useless", "SmolLM2-pruned-8+0.gguf", &[(2, 1)]),
 ];
+
+const HEADS: [Pair; 1] = [Pair {
+    kind: "EAGLE-3",
+    target: lab::SMOL,
+    draft: "SmolLM2-135M-Instruct.eagle3.gguf",
+    spec_type: "draft-eagle3",
+    shapes: &[(2, 1), (4, 1), (4, 2)],
+}];
 
 /// One way to decode, and what it gave.
 struct Way {
     name: String,
     draft_len: usize,
+    width: usize,
     theirs: bool,
     runs: Runs,
     stats: Stats,
@@ -32,70 +56,96 @@ struct Way {
 }
 
 pub(crate) fn report() {
-    let target = lab::model(lab::WIDENED);
-    let theirs = std::env::var("LLAMA_SPECULATIVE").ok();
+    let about = "Target: SmolLM2-135M-Instruct (Q8_0) with feed-forward layers **widened** sixteenfold by\n\
+         weights that add nothing, so that it says what SmolLM2 says at the cost of a larger model. Drafters: SmolLM2\n\
+         requantised (aligned: Q4_0), and **pruned** of blocks (the others).";
+    let title = "Speed: plain, drafted, and llama.cpp's own speculation";
+    write("speed.md", &MODELS, head(title, "just speed", about));
+}
+
+pub(crate) fn heads() {
+    let about = "Target: SmolLM2-135M-Instruct (Q4_1), which is hardly larger than what it would take to make\n\
+         drafts pay. Its head was trained for five minutes: what counts here is tokens per round, with the same files.";
+    let title = "Heads: plain, drafted, and llama.cpp's own driver";
+    write("heads.md", &HEADS, head(title, "just heads", about));
+}
+
+fn write(file: &str, pairs: &[Pair], head: impl Fn(&[Prompt], bool) -> String) {
+    let theirs = std::env::var_os("LLAMA_SPECULATIVE").is_some();
+    let target = lab::model(pairs[0].target);
     // Short ones: llama.cpp's program reads the prompt anew for every run, at a token's cost each.
     let short = |prompt: &Prompt| lab::tokens(&target, prompt).len() < PROMPT_LEN_MAX;
     let prompts = lab::prompts(&target, "spec_bench.jsonl", 6);
     let prompts: Vec<Prompt> = prompts.into_iter().filter(short).take(PROMPTS).collect();
-    let mut text = head(&prompts, theirs.as_deref());
+    let mut text = head(&prompts, theirs);
     for temperature in [1.0, 0.0] {
-        for (kind, draft, lens) in PAIRS {
-            let mut ways = ways(lens, theirs.is_some());
-            measure(&target, draft, &mut ways, &prompts, temperature);
-            table(&mut text, kind, draft, temperature, &ways);
-            lab::write("speed.md", &text);
+        for pair in pairs {
+            let mut ways = ways(pair.shapes, theirs);
+            measure(&target, pair, &mut ways, &prompts, temperature);
+            table(&mut text, pair, temperature, &ways);
+            lab::write(file, &text);
         }
     }
 }
 
-fn head(prompts: &[Prompt], theirs: Option<&str>) -> String {
-    let mut tasks: Vec<&str> = prompts.iter().map(|prompt| prompt.task.as_str()).collect();
-    tasks.dedup();
-    format!(
-        "# Speed: plain, drafted, and llama.cpp's own speculation\n\n\
-         Made by `just speed`. Target: SmolLM2-135M-Instruct (Q8_0) with feed-forward layers **widened** sixteenfold by\n\
-         weights that add nothing, so that it says what SmolLM2 says at the cost of a larger model. Drafters: SmolLM2\n\
-         requantised (aligned: Q4_0), and **pruned** of blocks (the others). See [models](../../models/README.md).\n\n\
-         {} prompts ({}), {LEN} tokens each, all ways taking turns on each prompt; end tokens forbidden in ours. Rates\n\
-         count from the first token on. Sampling: the model's own law at temperature 1, or greedy. *over*: ratio of\n\
-         rates with its 95 % interval over prompts. *a round takes*: its time, in tokens of plain decoding; a setting is faster\n\
-         by as much as its tokens per round exceed that, which is what limits the gain here. *outside*: share of our time outside the models' passes.\n\
-         *llama.cpp*: {}.\n\nMachine: {}.\n",
-        prompts.len(),
-        tasks.join(", "),
-        theirs.map_or("not measured (set LLAMA_SPECULATIVE to its binary)", |_| {
-            "`llama-speculative-simple`, draft-simple, `--spec-draft-p-min 0`, `--poll 0` (by default the threads of its two models spin against each other), same files and threads, flash attention on, cached keys in bf16"
-        }),
-        lab::machine()
-    )
+/// What comes before the tables.
+fn head(title: &str, recipe: &str, about: &str) -> impl Fn(&[Prompt], bool) -> String {
+    move |prompts, theirs| {
+        let mut tasks: Vec<&str> = prompts.iter().map(|prompt| prompt.task.as_str()).collect();
+        tasks.dedup();
+        format!(
+            "# {title}\n\n\
+             Made by `{recipe}`. {about} See [models](../../models/README.md).\n\n\
+             {} prompts ({}), {LEN} tokens each, all ways taking turns on each prompt; end tokens forbidden in ours. Rates\n\
+             count from the first token on. Sampling: the model's own law at temperature 1, or greedy. *over*: ratio of\n\
+             rates with its 95 % interval over prompts. *a round takes*: its time, in tokens of plain decoding; a setting is faster\n\
+             by as much as its tokens per round exceed that, which is what limits the gain here. *outside*: share of our time\n\
+             outside the models' passes. *llama.cpp*: {}.\n\nMachine: {}.\n",
+            prompts.len(),
+            tasks.join(", "),
+            match theirs {
+                true => {
+                    "`llama-speculative-simple`, `--spec-draft-p-min 0`, `--poll 0` (by default the threads of its two models\n\
+                     spin against each other), same files and threads, flash attention on, cached keys in bf16"
+                }
+                false => "not measured (set LLAMA_SPECULATIVE to its binary)",
+            },
+            lab::machine()
+        )
+    }
 }
 
-fn ways(lens: &[usize], theirs: bool) -> Vec<Way> {
-    let way = |name: String, draft_len, theirs| Way {
+fn ways(shapes: &[(usize, usize)], theirs: bool) -> Vec<Way> {
+    let way = |name: String, draft_len, width, theirs| Way {
         name,
         draft_len,
+        width,
         theirs,
         runs: Runs::default(),
         stats: Stats::default(),
         their_rounds: (0.0, 0.0),
     };
-    let mut ways = vec![way("Forerun, plain".to_owned(), 0, false)];
-    for len in lens {
-        ways.push(way(format!("Forerun, block, drafts of {len}"), *len, false));
-        if theirs {
-            ways.push(way(format!("llama.cpp, drafts of {len}"), *len, true));
+    let mut ways = vec![way("Forerun, plain".to_owned(), 0, 1, false)];
+    for (len, width) in shapes.iter().copied() {
+        let name = match width {
+            1 => format!("Forerun, block, drafts of {len}"),
+            _ => format!("Forerun, pooled, {width} paths of {len}"),
+        };
+        ways.push(way(name, len, width, false));
+        if theirs && width == 1 {
+            ways.push(way(format!("llama.cpp, drafts of {len}"), len, 1, true));
         }
     }
     ways
 }
 
-fn measure(target: &Model, draft: &str, ways: &mut [Way], prompts: &[Prompt], temperature: f32) {
-    let drafter = lab::model(draft);
-    let drafter = ModelDrafter::new(Box::new(lab::engine(&drafter)));
-    let drafters: Vec<Box<dyn Drafter>> = vec![Box::new(drafter)];
-    let engine = Box::new(lab::engine(target));
-    let mut decoder = Decoder::new(engine, drafters).expect("it can be cut");
+fn measure(target: &Model, pair: &Pair, ways: &mut [Way], prompts: &[Prompt], temperature: f32) {
+    // Room for several paths costs time where there is one.
+    let mut decoders: BTreeMap<usize, Decoder> = BTreeMap::new();
+    for way in &*ways {
+        let width = u32::try_from(way.width).expect("few paths");
+        decoders.entry(way.width).or_insert_with(|| lab::decoder(target, pair.draft, width));
+    }
     for (seed, prompt) in prompts.iter().enumerate() {
         let tokens = lab::tokens(target, prompt);
         // Another way begins each time.
@@ -103,13 +153,14 @@ fn measure(target: &Model, draft: &str, ways: &mut [Way], prompts: &[Prompt], te
         for turn in 0..count {
             let way = &mut ways[(seed + turn) % count];
             if way.theirs {
-                their_run(way, draft, prompt, temperature, seed);
+                their_run(way, pair, prompt, temperature, seed);
                 continue;
             }
             let sampling = lab::endless(target, temperature);
-            let (draft_len, seed) = (way.draft_len, seed as u64);
-            let job = Job { prompt: &tokens, draft_len, sampling, len: LEN, seed };
-            let (stats, _) = lab::decode(&mut decoder, target, &job);
+            let (draft_len, width, seed) = (way.draft_len, way.width, seed as u64);
+            let job = Job { prompt: &tokens, draft_len, width, sampling, len: LEN, seed };
+            let decoder = decoders.get_mut(&width).expect("one for each");
+            let (stats, _) = lab::decode(decoder, target, &job);
             way.runs.0.push((stats.committed as f64, stats.time.as_secs_f64()));
             way.stats.merge(&stats);
         }
@@ -119,13 +170,13 @@ fn measure(target: &Model, draft: &str, ways: &mut [Way], prompts: &[Prompt], te
 }
 
 /// Runs llama.cpp's own program on the same prompt and reads what it prints of itself.
-fn their_run(way: &mut Way, draft: &str, prompt: &Prompt, temperature: f32, seed: usize) {
+fn their_run(way: &mut Way, pair: &Pair, prompt: &Prompt, temperature: f32, seed: usize) {
     let program = std::env::var("LLAMA_SPECULATIVE").expect("asked for");
     let mut command = Command::new(program);
-    command.arg("-m").arg(lab::path(lab::WIDENED)).arg("-md").arg(lab::path(draft));
+    command.arg("-m").arg(lab::path(pair.target)).arg("-md").arg(lab::path(pair.draft));
     command.args([
         "--spec-type",
-        "draft-simple",
+        pair.spec_type,
         "--spec-draft-p-min",
         "0",
         "-fa",
@@ -164,7 +215,8 @@ fn their_run(way: &mut Way, draft: &str, prompt: &Prompt, temperature: f32, seed
     way.their_rounds.1 += tokens - count("n_accept");
 }
 
-fn table(text: &mut String, kind: &str, draft: &str, temperature: f32, ways: &[Way]) {
+fn table(text: &mut String, pair: &Pair, temperature: f32, ways: &[Way]) {
+    let Pair { kind, draft, .. } = pair;
     let plain = &ways[0].runs;
     let best = ways
         .iter()
