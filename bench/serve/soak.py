@@ -372,10 +372,10 @@ async def soak(given: argparse.Namespace, under_test: server.Server) -> bool:
     return all(check.held for check in checks)
 
 
-def flags(threads: int, target: str, draft: str) -> list[str]:
+def flags(given: argparse.Namespace) -> list[str]:
     """The server's."""
-    files = ["-m", str(server.MODELS / target), "-md", str(server.MODELS / draft)]
-    sizes = ["-np", str(SLOTS), "-t", str(threads), "-c", str(CONTEXT_LEN), "--max-queued-requests", str(QUEUE)]
+    files = ["-m", str(server.MODELS / given.target), "-md", str(server.MODELS / given.draft)]
+    sizes = ["-np", str(SLOTS), "-t", str(given.threads), "-c", str(CONTEXT_LEN), "--max-queued-requests", str(QUEUE)]
     times = ["--timeout", str(TIMEOUT_S), "--read-timeout", str(READ_TIMEOUT_S), "--shutdown-timeout", str(GRACE_S)]
     return [*files, *sizes, *times]
 
@@ -388,11 +388,12 @@ def main() -> int:
     parser.add_argument("--target", default=TARGET, help="default: %(default)s")
     parser.add_argument("--draft", default=DRAFT, help="draft model or head; default: %(default)s")
     parser.add_argument("--name", default="soak", help="of the report; default: %(default)s")
+    parser.add_argument("more", nargs="*", help="further flags of the server, after --")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="the report's folder")
     given = parser.parse_args()
     log = Path.home() / ".cache/forerun/soak.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    under_test = server.Server("forerun", server.forerun(*flags(given.threads, given.target, given.draft)), log)
+    under_test = server.Server("forerun", server.forerun(*flags(given), *given.more), log)
     print(f"about {given.minutes + 3:.0f} minutes; the server's log is {log}", flush=True)
     with server.serving([under_test]):
         return 0 if asyncio.run(soak(given, under_test)) else 1

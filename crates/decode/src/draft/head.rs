@@ -28,18 +28,34 @@ const ROWS_UNREAD_MAX: usize = 8;
 /// Drafted tokens are paired with its own, so their pairs never stay: those of tokens that were accepted
 /// run again with the target's.
 pub struct HeadDrafter {
-    head: Box<dyn Head>,
+    timed: TimedHead,
     kind: DrafterKind,
     confidence_min: f64,
     trails: Vec<Trail>,
     /// Why it could not run what it was shown.
     failure: Option<DraftFailure>,
-    output: Output,
     // Reused for their memory alone.
     features: Vec<f32>,
     hidden: Vec<f32>,
+}
+
+/// A head, the rows of its last pass, and what passes took.
+struct TimedHead {
+    head: Box<dyn Head>,
+    output: Output,
     passes: Vec<Pass>,
     clock: Arc<dyn Clock>,
+}
+
+impl TimedHead {
+    fn extend(&mut self, steps: &[Step<'_>], hidden: &[f32]) -> Result<(), EngineError> {
+        let started = self.clock.now();
+        let result = self.head.extend_hidden(steps, hidden, &mut self.output);
+        let tokens = steps.iter().map(|step| step.trunk.len() + step.tree.len()).sum();
+        let time = self.clock.now() - started;
+        self.passes.push(Pass { tokens, sequences: steps.len(), time });
+        result
+    }
 }
 
 /// A draft while it grows.
@@ -56,18 +72,16 @@ struct Growing<'q, 'a> {
 impl HeadDrafter {
     /// A head of the decoder's target, by what it is to be called.
     pub fn new(head: Box<dyn Head>, kind: DrafterKind) -> Self {
-        let slot_count = head.slot_count();
+        let trails = vec![Trail::default(); head.slot_count()];
+        let (output, passes, clock) = (Output::default(), Vec::new(), clock::system());
         Self {
-            head,
+            timed: TimedHead { head, output, passes, clock },
             kind,
             confidence_min: 0.0,
-            trails: vec![Trail::default(); slot_count],
+            trails,
             failure: None,
-            output: Output::default(),
             features: Vec::new(),
             hidden: Vec::new(),
-            passes: Vec::new(),
-            clock: clock::system(),
         }
     }
 
@@ -85,26 +99,17 @@ impl HeadDrafter {
         if pairs.is_empty() {
             return Ok(());
         }
-        let started = self.clock.now();
         let result = self.encode(&pairs).and_then(|()| {
             let steps = pairs.iter().map(|(slot, pairs)| {
                 let trail = &self.trails[slot.0 as usize];
                 let keep = Keep::Trunk(pairs.start - trail.cached().start);
                 Step { slot: *slot, keep, trunk: trail.tokens(pairs.clone()), tree: &[], rows }
             });
-            let steps: Vec<_> = steps.collect();
-            self.head.extend_hidden(&steps, &self.hidden, &mut self.output)
+            self.timed.extend(&steps.collect::<Vec<_>>(), &self.hidden)
         });
-        let tokens = pairs.iter().map(|(_, pairs)| pairs.len()).sum();
-        let time = self.clock.now() - started;
-        self.passes.push(Pass { tokens, sequences: pairs.len(), time });
-        match result {
-            Ok(()) => {
-                pairs.iter().for_each(|(slot, pairs)| self.trails[slot.0 as usize].ran(pairs.end));
-            }
-            Err(_) => self.start_over(),
-        }
-        result
+        self.or_start_over(result)?;
+        pairs.iter().for_each(|(slot, pairs)| self.trails[slot.0 as usize].ran(pairs.end));
+        Ok(())
     }
 
     /// Makes hidden rows for pairs of committed tokens.
@@ -115,9 +120,9 @@ impl HeadDrafter {
             self.features.extend_from_slice(self.trails[slot.0 as usize].row(pair).unwrap_or(&[]));
         }
         self.hidden.clear();
-        self.head.encode(&self.features, &mut self.hidden)?;
+        self.timed.head.encode(&self.features, &mut self.hidden)?;
         // No hidden row goes before a sequence's first token.
-        let zeros = vec![0.0; self.head.hidden_len()];
+        let zeros = vec![0.0; self.timed.head.hidden_len()];
         for (index, _) in all().enumerate().filter(|(_, (_, pair))| *pair == 0) {
             let at = index * zeros.len();
             self.hidden.splice(at..at, zeros.iter().copied());
@@ -125,18 +130,23 @@ impl HeadDrafter {
         Ok(())
     }
 
-    /// Forgets everything: the caches are in doubt.
-    fn start_over(&mut self) {
-        self.trails.fill(Trail::default());
+    /// Forgets everything after a failure: the caches are in doubt.
+    fn or_start_over(&mut self, result: Result<(), EngineError>) -> Result<(), EngineError> {
+        if result.is_err() {
+            self.trails.fill(Trail::default());
+        }
+        result
+    }
+
+    /// The pairs of committed tokens that are still to run.
+    fn pending(&self, growing: &[Growing<'_, '_>]) -> Vec<(Slot, Range<usize>)> {
+        let slots = growing.iter().map(|draft| draft.request.slot);
+        slots.map(|slot| (slot, self.trails[slot.0 as usize].pending())).collect()
     }
 
     /// Runs the committed tokens' pairs; a row for each request.
     fn catch_up(&mut self, growing: &[Growing<'_, '_>]) -> Result<(), EngineError> {
-        let pending = |draft: &Growing<'_, '_>| {
-            let slot = draft.request.slot;
-            (slot, self.trails[slot.0 as usize].pending())
-        };
-        let mut last: Vec<_> = growing.iter().map(pending).collect();
+        let mut last = self.pending(growing);
         // A head computes a row for every pair of a pass or for none.
         let mut before = Vec::new();
         for (slot, pairs) in last.iter_mut().filter(|(_, pairs)| pairs.len() > ROWS_UNREAD_MAX) {
@@ -153,12 +163,7 @@ impl HeadDrafter {
         shape: &BlockShape,
         mut growing: Vec<Growing<'_, '_>>,
     ) -> Result<(), DraftFailure> {
-        let pending = |draft: &Growing<'_, '_>| {
-            let slot = draft.request.slot;
-            (slot, self.trails[slot.0 as usize].pending())
-        };
-        let pending: Vec<_> = growing.iter().map(pending).collect();
-        self.run(&pending, Rows::None)?;
+        self.run(&self.pending(&growing), Rows::None)?;
         // A block is as long as it was trained: its rows depend on how many masks there are.
         let len = shape.len_max;
         let block = |draft: &Growing<'_, '_>| -> Vec<Branch> {
@@ -175,16 +180,9 @@ impl HeadDrafter {
             tree: block,
             rows: Rows::Tree,
         });
-        let steps: Vec<_> = steps.collect();
-        let started = self.clock.now();
-        let result = self.head.extend_hidden(&steps, &[], &mut self.output);
-        let (tokens, time) = (blocks.iter().map(Vec::len).sum(), self.clock.now() - started);
-        self.passes.push(Pass { tokens, sequences: blocks.len(), time });
-        if let Err(error) = result {
-            self.start_over();
-            return Err(error.into());
-        }
-        let output = &mut self.output;
+        let result = self.timed.extend(&steps.collect::<Vec<_>>(), &[]);
+        self.or_start_over(result)?;
+        let output = &mut self.timed.output;
         for (number, draft) in growing.iter_mut().enumerate() {
             let first = number * (len + shape.first_row) + shape.first_row;
             for depth in 0..len.min(draft.request.len_max) {
@@ -227,16 +225,8 @@ impl HeadDrafter {
             let keep = Keep::All(self.trails[slot.0 as usize].cached().len() + draft.cached);
             Step { slot, keep, trunk: &[], tree: branches, rows: Rows::Tree }
         });
-        let steps: Vec<_> = steps.collect();
-        let started = self.clock.now();
-        let result = self.head.extend_hidden(&steps, &self.hidden, &mut self.output);
-        let tokens = branches.iter().map(Vec::len).sum();
-        let time = self.clock.now() - started;
-        self.passes.push(Pass { tokens, sequences: branches.len(), time });
-        if result.is_err() {
-            self.start_over();
-            return result;
-        }
+        let result = self.timed.extend(&steps.collect::<Vec<_>>(), &self.hidden);
+        self.or_start_over(result)?;
         for draft in growing {
             for tip in &mut draft.tips {
                 draft.cached += 1;
@@ -249,10 +239,10 @@ impl HeadDrafter {
     /// Draws the next tokens of a draft from the rows of its tips, the first of which is given.
     fn branch(&mut self, row: usize, draft: &mut Growing<'_, '_>) -> Result<(), DraftFailure> {
         let tips = std::mem::take(&mut draft.tips);
+        let output = &mut self.timed.output;
         let hidden =
-            |(offset, tip): (usize, &Tip)| (tip.cached, self.output.feature(row + offset).to_vec());
+            |(offset, tip): (usize, &Tip)| (tip.cached, output.feature(row + offset).to_vec());
         draft.hidden = tips.iter().enumerate().map(hidden).collect();
-        let output = &mut self.output;
         let grown = branch::grow(draft.request, tips, self.confidence_min, |request, tip, path| {
             branch::shaped(request, path, output.row_mut(row + tip))
         });
@@ -270,8 +260,8 @@ impl Drafter for HeadDrafter {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        let (context_len, paths_max) = (self.head.context_len(), self.head.paths_max());
-        let unpaired = self.head.pairing().unpaired();
+        let (context_len, paths_max) = (self.timed.head.context_len(), self.timed.head.paths_max());
+        let unpaired = self.timed.head.pairing().unpaired();
         let mut growing = Vec::with_capacity(requests.len());
         for request in requests {
             let width = request.width;
@@ -284,7 +274,7 @@ impl Drafter for HeadDrafter {
             if !trail.reach_newest() {
                 continue;
             }
-            let drafted = match self.head.block() {
+            let drafted = match self.timed.head.block() {
                 Some(shape) => shape.len_max + shape.first_row,
                 None => request.len_max * width,
             };
@@ -299,7 +289,7 @@ impl Drafter for HeadDrafter {
         if growing.is_empty() {
             return Ok(());
         }
-        if let Some(shape) = self.head.block() {
+        if let Some(shape) = self.timed.head.block() {
             return self.draft_blocks(&shape, growing);
         }
         self.catch_up(&growing)?;
@@ -321,11 +311,11 @@ impl Drafter for HeadDrafter {
     }
 
     fn block_len(&self) -> Option<usize> {
-        self.head.block().map(|shape| shape.len_max + shape.first_row)
+        self.timed.head.block().map(|shape| shape.len_max + shape.first_row)
     }
 
     fn show(&mut self, shown: &[Shown<'_>]) {
-        let unpaired = self.head.pairing().unpaired();
+        let unpaired = self.timed.head.pairing().unpaired();
         let mut waiting = Vec::new();
         for shown in shown {
             let Some(trail) = self.trails.get_mut(shown.slot.0 as usize) else { continue };
@@ -350,7 +340,7 @@ impl Drafter for HeadDrafter {
             return;
         };
         let pairs = prefix.cached().len();
-        let copied = pairs == 0 || self.head.copy(from, to, pairs);
+        let copied = pairs == 0 || self.timed.head.copy(from, to, pairs);
         if let Some(trail) = self.trails.get_mut(to.0 as usize) {
             *trail = if copied { prefix } else { Trail::default() };
         }
@@ -363,16 +353,16 @@ impl Drafter for HeadDrafter {
     }
 
     fn use_clock(&mut self, clock: Arc<dyn Clock>) {
-        self.clock = clock;
+        self.timed.clock = clock;
     }
 
     fn passes(&mut self) -> Vec<Pass> {
-        std::mem::take(&mut self.passes)
+        std::mem::take(&mut self.timed.passes)
     }
 
     fn measure(&mut self, may_take: Duration) -> Result<Option<CostCurve>, EngineError> {
-        let measured = CostCurve::measure(&mut *self.head, may_take);
-        self.start_over();
+        let measured = CostCurve::measure(&mut *self.timed.head, may_take);
+        self.trails.fill(Trail::default());
         measured.map(Some)
     }
 
