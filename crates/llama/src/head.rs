@@ -34,7 +34,7 @@ const GIVE_LAYER_INPUTS: [&str; 20] = [
 ];
 
 /// Architectures with a graph for their own prediction blocks.
-const PREDICT: [&str; 14] = [
+const PREDICT: [&str; 13] = [
     "bailingmoe3",
     "cohere2moe",
     "deepseek2",
@@ -48,7 +48,6 @@ const PREDICT: [&str; 14] = [
     "qwen35",
     "qwen35moe",
     "qwen3next",
-    "step35",
 ];
 
 /// Tokens of a DFlash block whose file does not say.
@@ -82,6 +81,10 @@ impl LlamaHead {
     ) -> Result<Self, SetupError> {
         let (target_model, target) = target;
         let kind = model.head_kind().ok_or(SetupError::NoHead)?;
+        if kind == HeadKind::Mtp && model.raw().prediction_layers() > 1 {
+            // llama.cpp ends the process for most architectures.
+            return Err(SetupError::HeadNotRun { kind: "one of several in a file" });
+        }
         let states = match kind {
             HeadKind::Eagle3 | HeadKind::Dflash => layer_inputs(model, target_model)?,
             HeadKind::Mtp => vec![HiddenState::Last],

@@ -195,7 +195,7 @@ fn kind_of(path: &PathBuf, target: &ModelConfig) -> DrafterKind {
 /// Whether the target has a head of its own, and a memory that can be drafted for.
 fn has_usable_head(target: &ModelConfig) -> bool {
     let header = Model::check(&target.path);
-    header.is_ok_and(|header| header.prediction_layers > 0 && header.can_be_drafted_for())
+    header.is_ok_and(|header| header.prediction_layers == 1 && header.can_be_drafted_for())
 }
 
 /// A draft model, and when it stops.
