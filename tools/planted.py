@@ -77,7 +77,10 @@ HUNTS = {
         "planted-caches.md",
         "looked for by the tests over the zoo of architectures and of draft heads.",
         "tests that fail | the first of them",
-        "cargo test --quiet -p forerun-llama --no-fail-fast --test zoo --test heads".split(),
+        [
+            *"cargo test --quiet --no-fail-fast -p forerun-llama -p forerun-decode".split(),
+            *"--features forerun-decode/toy --test zoo --test heads".split(),
+        ],
         found_by_tests,
     ),
 }

@@ -14,7 +14,7 @@ use crate::terminal::Screen;
 /// What is trimmed, as given.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example: a copy of Gemma 3 270M whose passes take less than half as long, for English and code
+Example: a copy of Gemma 3 270M with an eighth of its tokens, chosen by your own text
   forerun trim gemma-3-270m.gguf gemma-3-270m-32k.gguf --text src/*.py --text notes.md")]
 pub(crate) struct TrimFlags {
     /// GGUF file of the draft model

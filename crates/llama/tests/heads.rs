@@ -281,9 +281,13 @@ fn says_the_same_however_it_is_fed(pair: &Pair) {
         (0..8).map(|slot| Saying::new(slot, &text, prompt_len)).collect();
     for number in 0.. {
         let begun = sayings.iter_mut().enumerate().filter(|(slot, _)| number >= 3 * slot);
-        let running: Vec<_> = begun.map(|(_, it)| it).filter(|it| !it.is_over()).collect();
+        let mut running: Vec<_> = begun.map(|(_, it)| it).filter(|it| !it.is_over()).collect();
         if running.is_empty() {
             break;
+        }
+        // Turns come in any order, whatever lies where.
+        if number % 2 == 1 {
+            running.reverse();
         }
         round(&mut decoder, running, 16);
     }
