@@ -40,11 +40,11 @@ for format in Q8_0 Q4_0 BF16; do
     measure "widened-${format,,}" "SmolLM2-widened-x16.$format.gguf" "${tasks[@]}" "${both[@]}" \
         --draft "$smollm2.Q4_0.gguf" --time-limit 8m
 done
-# A draft model of another family, whole and with a smaller vocabulary: what both draft, and how fast.
+# A model that drafts for itself, whole and with a smaller vocabulary: what trimming costs in acceptance.
 if [[ -z $only || $only == trimmed ]]; then
     trimmed=$(mktemp -d)/gemma-3-270m-trimmed.gguf
-    "$forerun" trim "$models/gemma-3-270m.Q4_K_M.gguf" "$trimmed"
-    measure trimmed "$qwen" "${tasks[@]}" --spec-adaptive off --spec-draft-n-max 3 \
+    "$forerun" trim "$models/gemma-3-270m.Q4_K_M.gguf" "$trimmed" --text ../prompts/*.jsonl
+    measure trimmed gemma-3-270m.Q4_K_M.gguf "${tasks[@]}" --spec-adaptive off --spec-draft-n-max 3 \
         --draft "$models/gemma-3-270m.Q4_K_M.gguf" --draft "$trimmed" --time-limit 4m
     rm -r "$(dirname "$trimmed")"
 fi
