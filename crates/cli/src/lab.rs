@@ -176,10 +176,6 @@ impl Models for Gguf<'_> {
         let progress = &self.console.progress;
         let model = load::load_model("draft model", &draft.model, false, self.interrupt, progress);
         let model = model.map_err(failed)?;
-        // A head says nothing without its target's hidden states.
-        if model.head_kind().is_some() {
-            return Ok(None);
-        }
         let map = VocabMap::between(self.loaded().vocab(), model.vocab()).map_err(failed)?;
         if !map.is_identity() {
             return Ok(None);

@@ -53,7 +53,7 @@ impl TrimFlags {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// How often each token occurs in the texts.
+    /// How often each token occurs in the files.
     fn counts(&self) -> anyhow::Result<Vec<u64>> {
         let model = Model::load(ModelOptions::new(&self.input))?;
         let mut counts = vec![0; model.vocab_len()];

@@ -130,8 +130,7 @@ impl Decoder {
     }
 
     /// What of a sequence's cache its next pass keeps: nothing, if the memory cannot forget the rest. A
-    /// drafter that reads hidden states may lack some
-    /// of tokens that are cached: a few run again for it.
+    /// drafter that reads hidden states may lack those of tokens that are cached: a few run again for it.
     pub(crate) fn reuse(&self, sequence: &Sequence) -> Reuse {
         let (slot, tokens) = (sequence.slot(), &sequence.tokens);
         let cached = self.caches.of(slot);

@@ -53,7 +53,10 @@ impl Decoder {
         let first = counts.next();
         let even = counts.all(|count| Some(count) == first);
         let target = (even || self.target.paths_max() > 1).then_some(target);
-        let features = committed_features(&shares, &verdicts);
+        let features = match self.output.feature_count() {
+            0 => Vec::new(),
+            _ => committed_features(&shares, &verdicts),
+        };
         let parts = turns.iter_mut().zip(shares).zip(verdicts);
         let commits = parts.map(|((turn, share), verdict)| commit(turn.sequence, share, verdict));
         let commits = commits.collect();
@@ -156,7 +159,7 @@ impl Decoder {
 
     /// Shows the drafters what the target's pass said of tokens that are committed now.
     fn show(&mut self, turns: &[Turn<'_>], features: Vec<CommittedFeatures>) {
-        if self.output.feature_count() == 0 {
+        if features.is_empty() {
             return;
         }
         let parts = turns.iter().map(|turn| &*turn.sequence).zip(features);

@@ -4,7 +4,7 @@
 //! Embeddings, output and tokenizer keep the tokens that matter. Tokens get new numbers, so a trimmed
 //! model drafts through the map between vocabularies, by their text: what it lacks is never drafted.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
@@ -184,7 +184,7 @@ impl Words {
     /// Changes the metadata to a vocabulary of these tokens.
     fn write(&self, source: &Source, sink: &mut Sink<'_>, kept: &[usize]) {
         let numbers: HashMap<usize, u32> = kept.iter().copied().zip(0..).collect();
-        let texts: std::collections::HashSet<&[u8]> =
+        let words: HashSet<&[u8]> =
             kept.iter().map(|&token| self.tokens[token].to_bytes()).collect();
         let tokens: Vec<CString> = kept.iter().map(|&token| self.tokens[token].clone()).collect();
         sink.set_strings("tokenizer.ggml.tokens", &tokens);
@@ -197,7 +197,7 @@ impl Words {
         let possible = |merge: &&CString| {
             sides(merge).is_some_and(|[left, right]| {
                 let whole = [left, right].concat();
-                [left, right, &whole].into_iter().all(|part| texts.contains(part))
+                [left, right, &whole].into_iter().all(|part| words.contains(part))
             })
         };
         if !self.merges.is_empty() {
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     fn words(tokens: &[&str], merges: &[&str]) -> Words {
-        let strings = |texts: &[&str]| texts.iter().map(|it| CString::new(*it).unwrap()).collect();
+        let strings = |words: &[&str]| words.iter().map(|it| CString::new(*it).unwrap()).collect();
         // The last is a control token.
         let kinds = (0..tokens.len()).map(|at| if at + 1 == tokens.len() { 3 } else { NORMAL });
         Words { tokens: strings(tokens), kinds: kinds.collect(), merges: strings(merges) }

@@ -48,7 +48,7 @@ impl Engines<'_> {
             let engine = self.models.draft_engine(&shape)?;
             if engine.is_none() {
                 self.observer
-                    .note("the drafter cannot be run alone, or has a vocabulary of its own: no bets on what it would say");
+                    .note("the drafter has a vocabulary of its own: no bets on what it would say");
             }
             return Ok(engine.map(|engine| Suspect::Model(Reader::new(engine))));
         }
