@@ -60,7 +60,7 @@ pub enum SetupError {
         paths: usize,
     },
     /// The model is not a draft head, and has none.
-    #[error("this model has no draft head")]
+    #[error("this model has no draft head: name one, or a draft model, with --spec-draft-model")]
     NoHead,
     /// A draft head writes nothing without its target.
     #[error(
@@ -69,13 +69,15 @@ pub enum SetupError {
     )]
     HeadAlone,
     /// The head is of a kind that is not run.
-    #[error("this draft head cannot be used: it is {kind}")]
+    #[error("this draft head cannot be used: it is {kind}; use a draft model instead")]
     HeadNotRun {
         /// What it is.
         kind: &'static str,
     },
     /// The head was made for another target.
-    #[error("the draft head was made for another target: {reason}")]
+    #[error(
+        "the draft head was made for another target: {reason}; use the head of this one, or a draft model"
+    )]
     OtherTarget {
         /// What does not fit.
         reason: String,
