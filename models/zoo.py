@@ -365,6 +365,20 @@ PREDICTING: dict[str, Value] = {"nextn_predict_layers": 1}
 
 # --- architectures ---
 
+STEP = Model(
+    ATTENTION
+    | SLIDING
+    | {
+        "nextn_predict_layers": 2,
+        "attention.sliding_window_pattern": [True, False, True, True, False],
+        "rope.dimension_count_swa": HEAD,
+        "rope.freq_base_swa": 1e4,
+        "expert_feed_forward_length": EXPERT,
+    },
+    [attention(normed=True) | feed_forward()] * 3 + [attention(normed=True) | feed_forward() | prediction()] * 2,
+    architecture="step35",
+)
+
 ZOO = {
     "llama": Model(ATTENTION, [attention() | feed_forward()] * 3),
     "qwen2": Model(ATTENTION, [attention(biased=True) | feed_forward()] * 3),
@@ -514,6 +528,9 @@ ZOO = {
         ],
         architecture="qwen35",
     ),
+    # Two blocks of its own that draft, which take turns; and a file with nothing but such blocks.
+    "step35-mtp": STEP,
+    "step35-head": STEP._replace(blocks=[{}] * 3 + STEP.blocks[3:]),
     # Two draft heads for "llama". One drafts a block of tokens in one pass, and says with the target's output matrix.
     "llama-dflash": Model(
         ATTENTION | {"target_layers": [0, 1, 2], "block_size": 8},

@@ -23,6 +23,9 @@ FULL = os.environ.get("FORERUN_FULL") == "1"
 TARGET = "SmolLM2-135M-Instruct.Q8_0.gguf"
 GOOD = "SmolLM2-135M-Instruct.Q4_0.gguf"
 USELESS = "SmolLM2-pruned-8+0.gguf"
+HEAD = "SmolLM2-135M-Instruct.eagle3.gguf"
+
+USED = (TARGET, GOOD, USELESS, HEAD)
 
 # Drafts of a fixed length: without one the controller may find that none pay, and nothing is tested.
 DRAFTED = {"enabled": True, "length": 3}
@@ -173,9 +176,9 @@ class Server:
 
 
 def pytest_sessionstart() -> None:
-    if unlisted := {TARGET, GOOD, USELESS} - set(BROUGHT):
+    if unlisted := set(USED) - set(BROUGHT):
         pytest.exit(f"not listed in models/tests.txt: {', '.join(sorted(unlisted))}", returncode=1)
-    missing = [str(path) for path in (BINARY, *(MODELS / name for name in (TARGET, GOOD, USELESS))) if not path.exists()]
+    missing = [str(path) for path in (BINARY, *(MODELS / name for name in USED)) if not path.exists()]
     if missing:
         pytest.exit(f"missing {', '.join(missing)}: build with `cargo build --release -p forerun`, bring weights with `just models`")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import DRAFTED, PLAIN, SEA, USELESS, Server
+from conftest import DRAFTED, GOOD, HEAD, PLAIN, SEA, USELESS, Server
 
 CHAT = "/v1/chat/completions"
 ADD = {
@@ -115,10 +115,13 @@ def test_the_rest_is_what_it_would_have_been(server: Server, other: Server, kind
     assert joined(begun[0], plain) == whole
 
 
-def test_a_killed_replica_s_stream_goes_on_at_another(start: Callable[..., Server], other: Server) -> None:
+@pytest.mark.parametrize("drafter", [GOOD, HEAD])
+def test_a_killed_replica_s_stream_goes_on_at_another(
+    start: Callable[..., Server], other: Server, drafter: str
+) -> None:
     fields = {"max_tokens": 64, "ignore_eos": True}
     whole = heard(other, **fields)
-    doomed = start()
+    doomed = start(drafter=drafter)
     have = Heard()
     with pytest.raises(httpx.TransportError):
         for chunk in chunks(doomed, **fields):
@@ -128,6 +131,9 @@ def test_a_killed_replica_s_stream_goes_on_at_another(start: Callable[..., Serve
     assert 10 < len(have.ids) < 64
     rest = heard(other, resume_token_ids=have.ids, **fields)
     assert joined(have, rest) == whole and len(whole.ids) == 64
+    # Started again, it has read nothing of what it resumes.
+    again = start(drafter=drafter)
+    assert joined(have, heard(again, resume_token_ids=have.ids, **fields)) == whole
 
 
 @pytest.mark.parametrize("kind", ["text", "stop", "schema", "tool"])

@@ -272,6 +272,12 @@ pub trait Head: Engine {
     /// How many numbers a hidden row has.
     fn hidden_len(&self) -> usize;
 
+    /// How many heads it is. One drafts every token; of several, each drafts one, in this order, and
+    /// has a cache of its own.
+    fn head_count(&self) -> usize {
+        1
+    }
+
     /// How it drafts a whole block in one pass, if it does.
     fn block(&self) -> Option<BlockShape> {
         None
@@ -283,12 +289,14 @@ pub trait Head: Engine {
     /// If the pass fails; the caches are as they were.
     fn encode(&mut self, features: &[f32], hidden: &mut Vec<f32>) -> Result<(), EngineError>;
 
-    /// Like [`Engine::extend`], with a hidden row for each token, in the order of feature rows.
+    /// Like [`Engine::extend`] for one of the heads, with a hidden row for each token, in the order of
+    /// feature rows.
     ///
     /// # Errors
     /// As for [`Engine::extend`].
     fn extend_hidden(
         &mut self,
+        head: usize,
         steps: &[Step<'_>],
         hidden: &[f32],
         output: &mut Output,

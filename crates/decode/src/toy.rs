@@ -290,8 +290,14 @@ fn next_feature(before: [f32; 2], token: Token) -> [f32; 2] {
 /// drafted one with another than its own.
 #[derive(Debug, Clone)]
 pub struct ToyHead {
-    engine: ToyEngine,
     pairing: Pairing,
+    /// One, or one for each that takes its turn.
+    heads: Vec<OneToyHead>,
+}
+
+#[derive(Debug, Clone)]
+struct OneToyHead {
+    engine: ToyEngine,
     /// The hidden rows of each slot's trunk.
     trunks: Vec<Vec<[f32; 2]>>,
 }
@@ -300,35 +306,46 @@ impl ToyHead {
     /// A head that runs like this engine.
     pub fn new(engine: ToyEngine, pairing: Pairing) -> Self {
         let trunks = vec![Vec::new(); engine.slots.len()];
-        Self { engine, pairing, trunks }
+        Self { pairing, heads: vec![OneToyHead { engine, trunks }] }
     }
 
-    /// The hidden row that goes with a token drawn after a path.
-    fn own_hidden(path: &[Token]) -> [f32; 2] {
-        let [_, text] = feature(path);
-        [-2.0, text]
+    /// So many heads that take turns, each drafting one token.
+    #[must_use]
+    pub fn in_turn(mut self, count: usize) -> Self {
+        self.heads.resize(count, self.heads[0].clone());
+        self
     }
+
+    fn engine(&self) -> &ToyEngine {
+        &self.heads[0].engine
+    }
+}
+
+/// The hidden row that goes with a token which a head drew after a path.
+fn own_hidden(head: usize, path: &[Token]) -> [f32; 2] {
+    let [_, text] = feature(path);
+    [-2.0 - head as f32, text]
 }
 
 impl Engine for ToyHead {
     fn vocab_len(&self) -> usize {
-        self.engine.vocab_len()
+        self.engine().vocab_len()
     }
 
     fn context_len(&self) -> usize {
-        self.engine.context_len()
+        self.engine().context_len()
     }
 
     fn slot_count(&self) -> usize {
-        self.engine.slot_count()
+        self.engine().slot_count()
     }
 
     fn paths_max(&self) -> usize {
-        self.engine.paths_max()
+        self.engine().paths_max()
     }
 
     fn can_cut(&self) -> bool {
-        self.engine.can_cut()
+        self.engine().can_cut()
     }
 
     fn feature_len(&self) -> usize {
@@ -336,15 +353,17 @@ impl Engine for ToyHead {
     }
 
     fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
-        self.engine.extend(steps, output)
+        self.heads[0].engine.extend(steps, output)
     }
 
     fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
-        let copied = self.engine.copy(from, to, len);
-        if copied {
-            self.trunks[to.0 as usize] = self.trunks[from.0 as usize][..len].to_vec();
-        }
-        copied
+        self.heads.iter_mut().all(|head| {
+            let copied = head.engine.copy(from, to, len);
+            if copied {
+                head.trunks[to.0 as usize] = head.trunks[from.0 as usize][..len].to_vec();
+            }
+            copied
+        })
     }
 }
 
@@ -357,6 +376,10 @@ impl Head for ToyHead {
         2
     }
 
+    fn head_count(&self) -> usize {
+        self.heads.len()
+    }
+
     fn encode(&mut self, features: &[f32], hidden: &mut Vec<f32>) -> Result<(), EngineError> {
         hidden.extend_from_slice(features);
         Ok(())
@@ -364,17 +387,20 @@ impl Head for ToyHead {
 
     fn extend_hidden(
         &mut self,
+        head: usize,
         steps: &[Step<'_>],
         hidden: &[f32],
         output: &mut Output,
     ) -> Result<(), EngineError> {
-        self.engine.extend(steps, output)?;
+        let takes_turns = self.heads.len() > 1;
+        let OneToyHead { engine, trunks } = &mut self.heads[head];
+        engine.extend(steps, output)?;
         let mut hidden = hidden.chunks_exact(2).map(|row| [row[0], row[1]]);
         let mut given = || hidden.next().expect("a hidden row for each token");
         let mut row = 0;
         for step in steps {
-            let cache = &self.engine.slots[step.slot.0 as usize];
-            let trunk = &mut self.trunks[step.slot.0 as usize];
+            let cache = &engine.slots[step.slot.0 as usize];
+            let trunk = &mut trunks[step.slot.0 as usize];
             trunk.truncate(cache.trunk.len() - step.trunk.len());
             for _ in step.trunk {
                 let given = given();
@@ -393,7 +419,10 @@ impl Head for ToyHead {
             }
             let base = cache.tree.len() - step.tree.len();
             for (offset, branch) in step.tree.iter().enumerate() {
-                let (given, own) = (given(), Self::own_hidden(&cache.path(branch.parent)));
+                let path = cache.path(branch.parent);
+                let drawn_by = if takes_turns { path.len() - cache.trunk.len() } else { 0 };
+                assert!(!takes_turns || drawn_by < head, "it is not the turn of head {head}");
+                let (given, own) = (given(), own_hidden(drawn_by, &path));
                 assert_eq!(given, own, "node {} goes with another's row", base + offset + 1);
             }
             // Rows as the engine wrote them, moved by what came in beside the last committed token.
@@ -402,9 +431,9 @@ impl Head for ToyHead {
             let above = if matches!(step.rows, Rows::Tree | Rows::All) { above } else { 0..0 };
             let seen = trunk.last().copied().unwrap_or_default();
             for node in first.into_iter().chain(above) {
-                let favoured = seen[1].to_bits() as usize % self.engine.model.vocab_len;
+                let favoured = seen[1].to_bits() as usize % engine.model.vocab_len;
                 output.row_mut(row)[favoured] += 1.0;
-                output.push_feature(&[&Self::own_hidden(&cache.path(node))]);
+                output.push_feature(&[&own_hidden(head, &cache.path(node))]);
                 row += 1;
             }
         }

@@ -16,10 +16,10 @@ fn toy(seed: u64) -> ToyModel {
     ToyModel { vocab_len: VOCAB as usize, order: 3, seed, spread: 2.0 }
 }
 
-fn decoder(pairing: Pairing) -> Decoder {
+fn decoder(pairing: Pairing, heads: usize) -> Decoder {
     let target = ToyEngine::new(toy(1), 400).slots(SLOTS as usize).with_features();
     let head = ToyHead::new(ToyEngine::new(toy(2), 400).slots(SLOTS as usize), pairing);
-    let drafter = HeadDrafter::new(Box::new(head), DrafterKind::Eagle3);
+    let drafter = HeadDrafter::new(Box::new(head.in_turn(heads)), DrafterKind::Eagle3);
     Decoder::new(Box::new(target), vec![Box::new(drafter)]).unwrap()
 }
 
@@ -64,8 +64,8 @@ fn begin(decoder: &mut Decoder, slot: u32, dice: &mut Dice) -> Sequence {
 
 /// Sequences in all slots at once, which end and begin at random, are read in chunks, wait, and draft
 /// nothing now and then.
-fn play(pairing: Pairing, width: usize, seed: u64) {
-    let mut decoder = decoder(pairing);
+fn play(pairing: Pairing, heads: usize, width: usize, seed: u64) {
+    let mut decoder = decoder(pairing, heads);
     let (mut dice, mut chances) = (Dice(seed), Vec::new());
     chances.extend((0..u64::from(SLOTS)).map(|slot| Random(Philox::new(seed ^ slot))));
     let policy = policy(width);
@@ -93,6 +93,7 @@ fn play(pairing: Pairing, width: usize, seed: u64) {
             assert!(commit.dropped.is_empty(), "{:?}", commit.dropped);
             let may_draft = commit.draft_len_max > 0;
             assert_eq!(commit.drafted > 0, may_draft, "round {round}");
+            assert!(heads == 1 || commit.drafted <= heads * width, "a token for each head");
             drafting += usize::from(may_draft);
             accepted += commit.accepted;
         }
@@ -107,8 +108,16 @@ fn play(pairing: Pairing, width: usize, seed: u64) {
 fn every_pair_is_true_whatever_happens_to_sequences() {
     for pairing in [Pairing::AfterFirst, Pairing::FromFirst] {
         for seed in 0..12 {
-            play(pairing, 1, seed);
-            play(pairing, 3, seed);
+            play(pairing, 1, 1, seed);
+            play(pairing, 1, 3, seed);
         }
+    }
+}
+
+#[test]
+fn every_pair_is_true_where_heads_take_turns() {
+    for seed in 0..12 {
+        play(Pairing::FromFirst, 2, 1, seed);
+        play(Pairing::FromFirst, 3, 3, seed);
     }
 }

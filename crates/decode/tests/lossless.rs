@@ -189,8 +189,8 @@ fn a_draft_model_changes_nothing() {
     Case::new(|| vec![model()], PooledRule).assert_lossless("pooled");
 }
 
-fn head(pairing: Pairing) -> Box<dyn Drafter> {
-    let head = ToyHead::new(ToyEngine::new(toy(77), 64), pairing);
+fn head(pairing: Pairing, heads: usize) -> Box<dyn Drafter> {
+    let head = ToyHead::new(ToyEngine::new(toy(77), 64), pairing).in_turn(heads);
     Box::new(HeadDrafter::new(Box::new(head), DrafterKind::Eagle3))
 }
 
@@ -202,9 +202,10 @@ fn a_draft_head_changes_nothing() {
         case.target = |model| Box::new(ToyEngine::new(model, 64).with_features());
         case
     };
-    let eagle: fn() -> Vec<Box<dyn Drafter>> = || vec![head(Pairing::AfterFirst)];
-    let mtp: fn() -> Vec<Box<dyn Drafter>> = || vec![head(Pairing::FromFirst)];
-    for drafters in [eagle, mtp] {
+    let eagle: fn() -> Vec<Box<dyn Drafter>> = || vec![head(Pairing::AfterFirst, 1)];
+    let mtp: fn() -> Vec<Box<dyn Drafter>> = || vec![head(Pairing::FromFirst, 1)];
+    let in_turn: fn() -> Vec<Box<dyn Drafter>> = || vec![head(Pairing::FromFirst, 2)];
+    for drafters in [eagle, mtp, in_turn] {
         case(drafters, RuleChoice::Block).assert_lossless("block");
         case(drafters, RuleChoice::Token).shaped(penalised()).assert_lossless("penalties");
         let two = case(drafters, RuleChoice::Pooled).wide(2, Scheme::Independent);
@@ -283,6 +284,7 @@ impl Head for Careless {
 
     fn extend_hidden(
         &mut self,
+        _: usize,
         steps: &[Step<'_>],
         hidden: &[f32],
         output: &mut Output,

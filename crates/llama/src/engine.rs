@@ -128,7 +128,7 @@ impl LlamaEngine {
     /// # Errors
     /// If the options contradict each other or the model, or llama.cpp cannot make the cache.
     pub fn new(model: &Model, options: &EngineOptions) -> Result<Self, SetupError> {
-        if !model.raw().target_layers().is_empty() {
+        if model.is_head_alone() {
             return Err(SetupError::HeadAlone);
         }
         let context_len = setup::context_len(model, options)?;

@@ -45,6 +45,8 @@ pub struct Header {
     pub architecture: String,
     /// How many of its blocks predict tokens after the next, and can draft.
     pub prediction_layers: u32,
+    /// Whether it has nothing but those: they draft for the model they were taken from.
+    pub head_only: bool,
     /// Whether it has a recurrent state, which cannot forget by itself what is rejected.
     pub recurrent: bool,
     /// Whether a draft head's rows in a block depend on each other (DSpark).
@@ -95,9 +97,6 @@ pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Resu
             (b"general.architecture", STRING) => {
                 header.architecture = String::from_utf8_lossy(&walk.string()?).into_owned();
             }
-            (key, U32) if key.ends_with(b".nextn_predict_layers") => {
-                header.prediction_layers = walk.u32()?;
-            }
             (b"tokenizer.ggml.tokens", ARRAY) => walk.token_names()?,
             (key, U32) if key.ends_with(b".block_count") => walk.layers()?,
             _ => walk.skip_value(kind)?,
@@ -106,12 +105,16 @@ pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Resu
     if !alignment.is_power_of_two() {
         return damaged(format!("an alignment of {alignment} bytes"));
     }
-    let mut data_len = 0;
+    let (mut data_len, mut has_first_block) = (0, false);
     for _ in 0..tensors {
         let name = walk.string()?;
         header.chained |= name == b"markov_w1.weight";
+        // By its tensors: they may be in another file than the model that speaks of them.
+        header.prediction_layers += u32::from(name.ends_with(b".nextn.eh_proj.weight"));
+        has_first_block |= name.starts_with(b"blk.0.");
         data_len = data_len.max(walk.tensor_end(block_of)?);
     }
+    header.head_only = header.prediction_layers > 0 && !has_first_block;
     let needed = walk.at.next_multiple_of(alignment).checked_add(data_len);
     match needed {
         None => damaged("its tensors are larger than any file".to_owned()),

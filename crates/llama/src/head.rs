@@ -4,6 +4,7 @@ use forerun_decode::{BlockShape, Engine, EngineError, Head, Output, Pairing, Slo
 
 use crate::engine::{HeadInput, HiddenState, LlamaEngine};
 use crate::ffi::context::HeadOf;
+use crate::gguf::Header;
 use crate::model::{HeadKind, Model};
 use crate::options::EngineOptions;
 use crate::setup::SetupError;
@@ -34,7 +35,7 @@ const GIVE_LAYER_INPUTS: [&str; 20] = [
 ];
 
 /// Architectures with a graph for their own prediction blocks.
-const PREDICT: [&str; 13] = [
+const PREDICT: [&str; 14] = [
     "bailingmoe3",
     "cohere2moe",
     "deepseek2",
@@ -48,7 +49,12 @@ const PREDICT: [&str; 13] = [
     "qwen35",
     "qwen35moe",
     "qwen3next",
+    "step35",
 ];
+
+/// Those of them whose graphs know several such blocks. llama.cpp ends the process where another has
+/// more than one.
+const PREDICT_IN_TURN: [&str; 3] = ["hy_v3", "mimo2", "step35"];
 
 /// Tokens of a DFlash block whose file does not say.
 const BLOCK_LEN: usize = 16;
@@ -56,7 +62,8 @@ const BLOCK_LEN: usize = 16;
 /// A head with a cache for each slot.
 #[derive(Debug)]
 pub struct LlamaHead {
-    engine: LlamaEngine,
+    /// One, or one for each of a model's blocks that predict.
+    engines: Vec<LlamaEngine>,
     kind: HeadKind,
     /// Numbers of a hidden row that goes in with a token.
     hidden_len: usize,
@@ -81,13 +88,9 @@ impl LlamaHead {
     ) -> Result<Self, SetupError> {
         let (target_model, target) = target;
         let kind = model.head_kind().ok_or(SetupError::NoHead)?;
-        if kind == HeadKind::Mtp && model.raw().prediction_layers() > 1 {
-            // llama.cpp ends the process for most architectures.
-            return Err(SetupError::HeadNotRun { kind: "one of several in a file" });
-        }
         let states = match kind {
             HeadKind::Eagle3 | HeadKind::Dflash => layer_inputs(model, target_model)?,
-            HeadKind::Mtp => vec![HiddenState::Last],
+            HeadKind::Mtp => last_hidden(model, target_model)?,
         };
         let architecture = target_model.architecture();
         let given = match kind {
@@ -96,6 +99,15 @@ impl LlamaHead {
         };
         if !given {
             return Err(SetupError::NoHiddenStates { architecture });
+        }
+        let blocks = match kind {
+            HeadKind::Eagle3 | HeadKind::Dflash => vec![None],
+            HeadKind::Mtp => (0..model.raw().prediction_layers()).map(Some).collect(),
+        };
+        if blocks.len() > 1 && !PREDICT_IN_TURN.contains(&&*architecture) {
+            let kind =
+                "one of several in a file, which llama.cpp does not run for this architecture";
+            return Err(SetupError::HeadNotRun { kind });
         }
         let (block, input) = match kind {
             HeadKind::Eagle3 => (None, HeadInput::Paired { hidden_len: model.raw().hidden_len() }),
@@ -109,26 +121,43 @@ impl LlamaHead {
             }
         };
         let context_len = target.context_len().min(model.context_len());
-        let head = HeadOf { target: target.handle(), own_blocks: kind == HeadKind::Mtp };
         // A head has no recurrent state of its own.
         let mut options = EngineOptions { rollback: 0, ..options.clone() };
         if block.is_some() {
             // llama.cpp ends the process if tokens that see each other do not fit one pass.
             options.batch_len = options.pass_len;
         }
-        let engine = LlamaEngine::build(model, &options, context_len, Some((head, input)))?;
+        let engine = |block| {
+            let head = HeadOf { target: target.handle(), block };
+            LlamaEngine::build(model, &options, context_len, Some((head, input)))
+        };
+        let engines = blocks.into_iter().map(engine).collect::<Result<Vec<_>, _>>()?;
         target.give(states);
         let feature_len = target.feature_len();
         let hidden_len = match input {
             HeadInput::Paired { hidden_len } => hidden_len,
             HeadInput::Blocks { .. } => feature_len,
         };
-        Ok(Self { engine, kind, hidden_len, feature_len, block, zeros: Vec::new() })
+        Ok(Self { engines, kind, hidden_len, feature_len, block, zeros: Vec::new() })
+    }
+
+    /// Whether a model has blocks that predict, of an architecture whose head can be run.
+    pub fn is_in(model: &Header) -> bool {
+        match model.prediction_layers {
+            0 => false,
+            1 => PREDICT.contains(&&*model.architecture),
+            _ => PREDICT_IN_TURN.contains(&&*model.architecture),
+        }
     }
 
     /// What kind it is.
     pub fn kind(&self) -> HeadKind {
         self.kind
+    }
+
+    /// The head that drafts the first token. All have the same shape.
+    fn first(&self) -> &LlamaEngine {
+        &self.engines[0]
     }
 }
 
@@ -146,6 +175,20 @@ fn block_shape(model: &Model) -> Result<BlockShape, SetupError> {
     let from_newest = model.is_chained() && anchored.is_none_or(|it| it == "true");
     let first_row = usize::from(!from_newest);
     Ok(BlockShape { mask: Token(mask), len_max: size - first_row, first_row })
+}
+
+/// What blocks that predict read of a target, if they are its own or were taken from it.
+fn last_hidden(head: &Model, target: &Model) -> Result<Vec<HiddenState>, SetupError> {
+    let shape = |model: &Model| {
+        let (vocab, hidden) = (model.vocab_len(), model.raw().last_hidden_len());
+        format!("{} of {vocab} tokens and {hidden} numbers a state", model.architecture())
+    };
+    let (own, other) = (shape(head), shape(target));
+    if own != other {
+        let reason = format!("it is of a {own}, and the target is a {other}");
+        return Err(SetupError::OtherTarget { reason });
+    }
+    Ok(vec![HiddenState::Last])
 }
 
 /// What a head in a file of its own reads of a target, if it is one of that target.
@@ -175,44 +218,44 @@ fn layer_inputs(head: &Model, target: &Model) -> Result<Vec<HiddenState>, SetupE
 
 impl Engine for LlamaHead {
     fn vocab_len(&self) -> usize {
-        self.engine.vocab_len()
+        self.first().vocab_len()
     }
 
     fn context_len(&self) -> usize {
-        self.engine.context_len()
+        self.first().context_len()
     }
 
     fn slot_count(&self) -> usize {
-        self.engine.slot_count()
+        self.first().slot_count()
     }
 
     fn paths_max(&self) -> usize {
-        self.engine.paths_max()
+        self.first().paths_max()
     }
 
     fn can_cut(&self) -> bool {
-        self.engine.can_cut()
+        self.first().can_cut()
     }
 
     fn can_forget(&self, slot: Slot, tokens: usize) -> bool {
-        self.engine.can_forget(slot, tokens)
+        self.engines.iter().all(|engine| engine.can_forget(slot, tokens))
     }
 
     fn feature_len(&self) -> usize {
-        self.engine.feature_len()
+        self.first().feature_len()
     }
 
     fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
         if self.block.is_some() {
-            return self.engine.extend(steps, output);
+            return self.engines[0].extend(steps, output);
         }
         let tokens: usize = steps.iter().map(|step| step.trunk.len() + step.tree.len()).sum();
         self.zeros.resize(tokens * self.hidden_len, 0.0);
-        self.engine.extend_hidden(steps, &self.zeros, output)
+        self.engines[0].extend_hidden(steps, &self.zeros, output)
     }
 
     fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
-        self.engine.copy(from, to, len)
+        self.engines.iter_mut().all(|engine| engine.copy(from, to, len))
     }
 }
 
@@ -228,13 +271,17 @@ impl Head for LlamaHead {
         self.hidden_len
     }
 
+    fn head_count(&self) -> usize {
+        self.engines.len()
+    }
+
     fn block(&self) -> Option<BlockShape> {
         self.block
     }
 
     fn encode(&mut self, features: &[f32], hidden: &mut Vec<f32>) -> Result<(), EngineError> {
         match self.kind {
-            HeadKind::Eagle3 => self.engine.encode(features, self.feature_len, hidden),
+            HeadKind::Eagle3 => self.engines[0].encode(features, self.feature_len, hidden),
             HeadKind::Mtp | HeadKind::Dflash => {
                 hidden.extend_from_slice(features);
                 Ok(())
@@ -244,10 +291,11 @@ impl Head for LlamaHead {
 
     fn extend_hidden(
         &mut self,
+        head: usize,
         steps: &[Step<'_>],
         hidden: &[f32],
         output: &mut Output,
     ) -> Result<(), EngineError> {
-        self.engine.extend_hidden(steps, hidden, output)
+        self.engines[head].extend_hidden(steps, hidden, output)
     }
 }

@@ -21,8 +21,7 @@ pub struct Model {
     path: PathBuf,
     /// Whether its prediction blocks are loaded too.
     predicts: bool,
-    /// See [`Header`].
-    chained: bool,
+    header: Header,
 }
 
 /// What kind of head a model has or is.
@@ -113,6 +112,15 @@ pub enum LoadError {
         /// Which kind.
         kind: &'static str,
     },
+    /// It drafts from its target's cache.
+    #[error(
+        "{}: Gemma 4's assistants read their target's cache, which Forerun does not run yet: name a \
+         draft model instead", .path.display()
+    )]
+    Assistant {
+        /// Where.
+        path: PathBuf,
+    },
     /// The progress callback stopped the loading.
     #[error("{}: the loading was stopped", .path.display())]
     Stopped {
@@ -135,8 +143,12 @@ impl Model {
     /// # Errors
     /// [`LoadError`] tells what is wrong with the file.
     pub fn load(mut options: ModelOptions) -> Result<Self, LoadError> {
-        let chained = check_file(&options.path)?.chained;
+        let header = check_file(&options.path)?;
         let path = options.path.clone();
+        if header.architecture == "gemma4-assistant" {
+            return Err(LoadError::Assistant { path });
+        }
+        options.prediction_layers |= header.head_only;
         let raw = match RawModel::load(&mut options) {
             Ok(raw) => Arc::new(raw),
             Err(NoModel::Stopped) => return Err(LoadError::Stopped { path }),
@@ -145,8 +157,8 @@ impl Model {
         if let Some(kind) = unsupported(&raw) {
             return Err(LoadError::Unsupported { path, kind });
         }
-        let predicts = options.prediction_layers && raw.prediction_layers() > 0;
-        Ok(Self { vocab: Vocab::new(Arc::clone(&raw)), raw, path, predicts, chained })
+        let predicts = options.prediction_layers && header.prediction_layers > 0;
+        Ok(Self { vocab: Vocab::new(Arc::clone(&raw)), raw, path, predicts, header })
     }
 
     /// Looks whether a file is there, whole, and a model by its header and metadata. Takes
@@ -234,7 +246,12 @@ impl Model {
 
     /// Whether its rows in a block depend on each other.
     pub(crate) fn is_chained(&self) -> bool {
-        self.chained
+        self.header.chained
+    }
+
+    /// Whether it writes nothing without the target whose head it is.
+    pub(crate) fn is_head_alone(&self) -> bool {
+        self.header.head_only || !self.raw.target_layers().is_empty()
     }
 
     /// Whether its memory is recurrent, wholly or in part, so that it may not be cut.

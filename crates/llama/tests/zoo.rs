@@ -238,6 +238,7 @@ attends! {
     gpt_oss: "gpt-oss",
     glm4_moe: "glm4moe",
     deepseek2: "deepseek2",
+    step35: "step35-mtp",
 }
 
 /// The outputs of a recurrent model for prompts that begin alike, one after the other in one slot.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use forerun_decode::{DrafterKind, Drafts, PathsChoice, RuleChoice};
 use forerun_lab::bench::{ORACLE, PREDICTION, SHARED_SUFFIX};
-use forerun_llama::{CacheType, EngineOptions, GpuLayers, Model};
+use forerun_llama::{CacheType, EngineOptions, GpuLayers, LlamaHead, Model};
 use forerun_verify::Scheme;
 
 use super::model::{ModelConfig, cache_type, gpu_layers, threads};
@@ -184,10 +184,11 @@ impl DrafterConfig {
 /// What the model in a file drafts as. Where the file is not there, loading it will say so.
 fn kind_of(path: &PathBuf, target: &ModelConfig) -> DrafterKind {
     let Ok(header) = Model::check(path) else { return DrafterKind::DraftModel };
-    match (&*header.architecture, header.prediction_layers) {
-        ("eagle3", _) => DrafterKind::Eagle3,
-        ("dflash", _) => DrafterKind::Dflash,
-        (_, 1..) if *path == target.path => DrafterKind::Mtp,
+    let predicts = header.prediction_layers > 0 && *path == target.path;
+    match &*header.architecture {
+        "eagle3" => DrafterKind::Eagle3,
+        "dflash" => DrafterKind::Dflash,
+        _ if predicts || header.head_only => DrafterKind::Mtp,
         _ => DrafterKind::DraftModel,
     }
 }
@@ -195,7 +196,7 @@ fn kind_of(path: &PathBuf, target: &ModelConfig) -> DrafterKind {
 /// Whether the target has a head of its own, and a memory that can be drafted for.
 fn has_usable_head(target: &ModelConfig) -> bool {
     let header = Model::check(&target.path);
-    header.is_ok_and(|header| header.prediction_layers == 1 && header.can_be_drafted_for())
+    header.is_ok_and(|header| LlamaHead::is_in(&header) && header.can_be_drafted_for())
 }
 
 /// A draft model, and when it stops.

@@ -48,9 +48,14 @@ struct TimedHead {
 }
 
 impl TimedHead {
-    fn extend(&mut self, steps: &[Step<'_>], hidden: &[f32]) -> Result<(), EngineError> {
+    fn extend(
+        &mut self,
+        head: usize,
+        steps: &[Step<'_>],
+        hidden: &[f32],
+    ) -> Result<(), EngineError> {
         let started = self.clock.now();
-        let result = self.head.extend_hidden(steps, hidden, &mut self.output);
+        let result = self.head.extend_hidden(head, steps, hidden, &mut self.output);
         let tokens = steps.iter().map(|step| step.trunk.len() + step.tree.len()).sum();
         let time = self.clock.now() - started;
         self.passes.push(Pass { tokens, sequences: steps.len(), time });
@@ -63,10 +68,26 @@ struct Growing<'q, 'a> {
     request: &'q mut DraftRequest<'a>,
     /// Where paths may go on.
     tips: Vec<Tip>,
+    /// Which row is the first tip's; the others' follow.
+    row: usize,
     /// The hidden row after each node that tips grew from, by the node in the head's cache.
     hidden: Vec<(usize, Vec<f32>)>,
-    /// Nodes in the head's cache.
-    cached: usize,
+    /// What ran of the draft, with the hidden row that each went in with.
+    nodes: Vec<Branch>,
+    inputs: Vec<f32>,
+}
+
+impl Growing<'_, '_> {
+    /// Adds the last token of each path to what runs.
+    fn run_tips(&mut self) {
+        for tip in &mut self.tips {
+            let token = *tip.path.last().expect("a token was drafted");
+            let hidden = self.hidden.iter().find(|(node, _)| *node == tip.cached);
+            self.inputs.extend_from_slice(&hidden.expect("it grew from there").1);
+            self.nodes.push(Branch { parent: tip.cached, token });
+            tip.cached = self.nodes.len();
+        }
+    }
 }
 
 impl HeadDrafter {
@@ -100,12 +121,19 @@ impl HeadDrafter {
             return Ok(());
         }
         let result = self.encode(&pairs).and_then(|()| {
-            let steps = pairs.iter().map(|(slot, pairs)| {
+            let step = |(slot, pairs): &(Slot, Range<usize>)| {
                 let trail = &self.trails[slot.0 as usize];
                 let keep = Keep::Trunk(pairs.start - trail.cached().start);
-                Step { slot: *slot, keep, trunk: trail.tokens(pairs.clone()), tree: &[], rows }
-            });
-            self.timed.extend(&steps.collect::<Vec<_>>(), &self.hidden)
+                let trunk = trail.tokens(pairs.clone());
+                Step { slot: *slot, keep, trunk, tree: &[], rows: Rows::None }
+            };
+            let mut steps: Vec<Step<'_>> = pairs.iter().map(step).collect();
+            for head in 1..self.timed.head.head_count() {
+                self.timed.extend(head, &steps, &self.hidden)?;
+            }
+            // Drafts begin with the first head, whose rows stay as those of the last pass.
+            steps.iter_mut().for_each(|step| step.rows = rows);
+            self.timed.extend(0, &steps, &self.hidden)
         });
         self.or_start_over(result)?;
         pairs.iter().for_each(|(slot, pairs)| self.trails[slot.0 as usize].ran(pairs.end));
@@ -180,7 +208,7 @@ impl HeadDrafter {
             tree: block,
             rows: Rows::Tree,
         });
-        let result = self.timed.extend(&steps.collect::<Vec<_>>(), &[]);
+        let result = self.timed.extend(0, &steps.collect::<Vec<_>>(), &[]);
         self.or_start_over(result)?;
         let output = &mut self.timed.output;
         for (number, draft) in growing.iter_mut().enumerate() {
@@ -206,39 +234,40 @@ impl HeadDrafter {
         Ok(())
     }
 
-    /// Runs the last drafted token of each path; a row for each.
-    fn advance(&mut self, growing: &mut [Growing<'_, '_>]) -> Result<(), EngineError> {
+    /// Runs the last drafted token of each path, so many tokens deep; a row for each.
+    fn advance(
+        &mut self,
+        depth: usize,
+        growing: &mut [Growing<'_, '_>],
+    ) -> Result<(), EngineError> {
+        let takes_turns = self.timed.head.head_count() > 1;
+        let hidden_len = self.timed.head.hidden_len();
         self.hidden.clear();
-        let mut branches = Vec::with_capacity(growing.len());
-        for draft in &*growing {
-            let mut of_draft = Vec::with_capacity(draft.tips.len());
-            for tip in &draft.tips {
-                let token = *tip.path.last().expect("a token was drafted");
-                of_draft.push(Branch { parent: tip.cached, token });
-                let hidden = draft.hidden.iter().find(|(node, _)| *node == tip.cached);
-                self.hidden.extend_from_slice(&hidden.expect("it grew from there").1);
-            }
-            branches.push(of_draft);
-        }
-        let steps = growing.iter().zip(&branches).map(|(draft, branches)| {
-            let slot = draft.request.slot;
-            let keep = Keep::All(self.trails[slot.0 as usize].cached().len() + draft.cached);
-            Step { slot, keep, trunk: &[], tree: branches, rows: Rows::Tree }
-        });
-        let result = self.timed.extend(&steps.collect::<Vec<_>>(), &self.hidden);
-        self.or_start_over(result)?;
+        let (mut steps, mut rows) = (Vec::with_capacity(growing.len()), 0);
         for draft in growing {
-            for tip in &mut draft.tips {
-                draft.cached += 1;
-                tip.cached = draft.cached;
-            }
+            // A head whose turn it is has not seen what those before it drafted.
+            let cached = if takes_turns { 0 } else { draft.nodes.len() };
+            draft.run_tips();
+            let (slot, trunk) = (draft.request.slot, &[]);
+            let tree = &draft.nodes[cached..];
+            self.hidden.extend_from_slice(&draft.inputs[cached * hidden_len..]);
+            rows += tree.len();
+            draft.row = rows - draft.tips.len();
+            let trunk_len = self.trails[slot.0 as usize].cached().len();
+            let keep = match takes_turns {
+                true => Keep::Trunk(trunk_len),
+                false => Keep::All(trunk_len + cached),
+            };
+            steps.push(Step { slot, keep, trunk, tree, rows: Rows::Tree });
         }
-        Ok(())
+        let head = if takes_turns { depth } else { 0 };
+        let result = self.timed.extend(head, &steps, &self.hidden);
+        self.or_start_over(result)
     }
 
-    /// Draws the next tokens of a draft from the rows of its tips, the first of which is given.
-    fn branch(&mut self, row: usize, draft: &mut Growing<'_, '_>) -> Result<(), DraftFailure> {
-        let tips = std::mem::take(&mut draft.tips);
+    /// Draws the next tokens of a draft from the rows of its tips.
+    fn branch(&mut self, draft: &mut Growing<'_, '_>) -> Result<(), DraftFailure> {
+        let (tips, row) = (std::mem::take(&mut draft.tips), draft.row);
         let output = &mut self.timed.output;
         let hidden =
             |(offset, tip): (usize, &Tip)| (tip.cached, output.feature(row + offset).to_vec());
@@ -284,7 +313,15 @@ impl Drafter for HeadDrafter {
                 continue;
             }
             let tips = vec![Tip::root(width)];
-            growing.push(Growing { request, tips, hidden: Vec::new(), cached: 0 });
+            let (row, hidden) = (growing.len(), Vec::new());
+            growing.push(Growing {
+                request,
+                tips,
+                row,
+                hidden,
+                nodes: Vec::new(),
+                inputs: Vec::new(),
+            });
         }
         if growing.is_empty() {
             return Ok(());
@@ -293,19 +330,19 @@ impl Drafter for HeadDrafter {
             return self.draft_blocks(&shape, growing);
         }
         self.catch_up(&growing)?;
+        let depth_max = match self.timed.head.head_count() {
+            1 => usize::MAX,
+            heads => heads,
+        };
         for depth in 1.. {
-            let mut row = 0;
             growing.retain_mut(|draft| {
-                let rows = draft.tips.len();
-                let branched = self.branch(row, draft);
-                row += rows;
-                draft.request.failure = branched.err();
-                !draft.tips.is_empty() && depth < draft.request.len_max
+                draft.request.failure = self.branch(draft).err();
+                !draft.tips.is_empty() && depth < draft.request.len_max.min(depth_max)
             });
             if growing.is_empty() {
                 break;
             }
-            self.advance(&mut growing)?;
+            self.advance(depth, &mut growing)?;
         }
         Ok(())
     }

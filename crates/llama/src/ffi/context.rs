@@ -58,8 +58,8 @@ pub(crate) enum Passed {
 pub(crate) struct HeadOf {
     /// The target's, whose token embeddings and output a head may use.
     pub(crate) target: Arc<Handle>,
-    /// Whether it is the target's own model, for its last blocks.
-    pub(crate) own_blocks: bool,
+    /// Which of the model's blocks it is, if it is one that predicts: the first is 0.
+    pub(crate) block: Option<usize>,
 }
 
 /// llama.cpp's object, and what it points to.
@@ -110,7 +110,7 @@ impl Context {
         let mut raw_params = raw_params(&params);
         if let Some(head) = &head {
             raw_params.ctx_other = head.target.raw.as_ptr();
-            if head.own_blocks {
+            if head.block.is_some() {
                 raw_params.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
             }
         }
@@ -121,6 +121,11 @@ impl Context {
         let raw = NonNull::new(raw).ok_or_else(log::reason)?;
         let (vocab_len, hidden_len) = (model.vocab_len(), model.hidden_len());
         let last_hidden_len = model.last_hidden_len();
+        if let Some(block) = head.as_ref().and_then(|head| head.block) {
+            let block = i32::try_from(block).expect("few blocks");
+            // SAFETY: the context is live; the head names blocks that the model has.
+            unsafe { hidden::forerun_use_nextn(raw.as_ptr(), block) };
+        }
         let target = head.map(|head| head.target);
         let handle =
             Arc::new(Handle { raw, _interrupt: params.interrupt, _model: model, _target: target });

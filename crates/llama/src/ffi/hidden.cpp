@@ -10,6 +10,7 @@ void llama_set_embeddings_nextn(llama_context * ctx, bool value, bool masked);
 float * llama_get_embeddings_nextn(llama_context * ctx);
 float * llama_get_embeddings_nextn_ith(llama_context * ctx, int32_t i);
 void llama_set_embeddings_layer_inp(llama_context * ctx, uint32_t lid, bool value);
+void llama_set_nextn_layer_offset(llama_context * ctx, int32_t offset);
 float * llama_get_embeddings_layer_inp(llama_context * ctx, uint32_t lid);
 const int32_t * llama_model_target_layer_ids(const llama_model * model);
 uint32_t llama_model_target_layer_ids_n(const llama_model * model);
@@ -26,6 +27,10 @@ float * forerun_nextn(llama_context * ctx) {
 
 float * forerun_nextn_ith(llama_context * ctx, int32_t i) {
     return llama_get_embeddings_nextn_ith(ctx, i);
+}
+
+void forerun_use_nextn(llama_context * ctx, int32_t block) {
+    llama_set_nextn_layer_offset(ctx, block);
 }
 
 void forerun_give_layer_input(llama_context * ctx, uint32_t layer) {

@@ -13,6 +13,10 @@ unsafe extern "C" {
     /// That of an entry of the last pass; null if it has none.
     pub(super) fn forerun_nextn_ith(context: *mut llama_context, index: i32) -> *mut f32;
 
+    /// Has passes run another of the model's own blocks that predict; the first unless told. Ends the
+    /// process at the next pass if there is no such block.
+    pub(super) fn forerun_use_nextn(context: *mut llama_context, block: i32);
+
     /// Has passes give what goes into a layer, for every token. Ends the process at the next pass if
     /// the architecture does not offer it.
     pub(super) fn forerun_give_layer_input(context: *mut llama_context, layer: u32);

@@ -17,8 +17,13 @@ pub(super) struct Trail {
     cached: Range<usize>,
     /// Which token the first of the rows belongs to.
     first: usize,
-    rows: Vec<Vec<f32>>,
+    /// All rows, one after the other.
+    rows: Vec<f32>,
+    row_len: usize,
 }
+
+/// Rows that there is always room for. A prompt's are many more, and soon read.
+const ROOM: usize = 16;
 
 impl Trail {
     /// The pairs in the head's cache.
@@ -37,7 +42,7 @@ impl Trail {
         } else {
             self.cached = unpaired..unpaired;
         }
-        self.rows.truncate(common.saturating_sub(self.first));
+        self.keep_until(common);
     }
 
     /// Takes rows in. Where some are missing before them, pairs begin anew after the gap.
@@ -45,7 +50,7 @@ impl Trail {
         self.turn_to(shown.tokens, unpaired);
         let kept = self.covers(self.needed()) && (self.first..=self.end()).contains(&shown.start);
         if kept {
-            self.rows.truncate(shown.start - self.first);
+            self.keep_until(shown.start);
         } else {
             self.rows.clear();
             self.first = shown.start;
@@ -53,7 +58,8 @@ impl Trail {
                 self.cached = shown.start + 1..shown.start + 1;
             }
         }
-        self.rows.extend(shown.features.iter().map(|row| row.to_vec()));
+        self.row_len = shown.features.first().map_or(self.row_len, |row| row.len());
+        shown.features.iter().for_each(|row| self.rows.extend_from_slice(row));
     }
 
     /// The pairs that can run now.
@@ -79,15 +85,17 @@ impl Trail {
 
     /// The target's row that belongs to a pair; none to the first token.
     pub(super) fn row(&self, pair: usize) -> Option<&[f32]> {
-        Some(&self.rows[pair.checked_sub(1)? - self.first])
+        let start = (pair.checked_sub(1)? - self.first) * self.row_len;
+        Some(&self.rows[start..start + self.row_len])
     }
 
     /// Notes that pairs up to this one ran. The row before the last is kept: if another token takes the
     /// newest one's place, its pair needs it.
     pub(super) fn ran(&mut self, end: usize) {
         self.cached.end = end;
-        let done = end.saturating_sub(2).saturating_sub(self.first).min(self.rows.len());
-        self.rows.drain(..done);
+        let done = end.saturating_sub(2).saturating_sub(self.first).min(self.row_count());
+        self.rows.drain(..done * self.row_len);
+        self.rows.shrink_to(ROOM * self.row_len);
         self.first += done;
     }
 
@@ -104,7 +112,7 @@ impl Trail {
         let mut prefix = self.clone();
         prefix.tokens.truncate(len);
         prefix.cached.end = prefix.cached.end.min(len).max(prefix.cached.start);
-        prefix.rows.truncate(len.saturating_sub(prefix.first));
+        prefix.keep_until(len);
         prefix
     }
 
@@ -123,7 +131,16 @@ impl Trail {
     }
 
     fn end(&self) -> usize {
-        self.first + self.rows.len()
+        self.first + self.row_count()
+    }
+
+    fn row_count(&self) -> usize {
+        self.rows.len().checked_div(self.row_len).unwrap_or(0)
+    }
+
+    /// Drops the rows from this one on.
+    fn keep_until(&mut self, row: usize) {
+        self.rows.truncate(row.saturating_sub(self.first) * self.row_len);
     }
 }
 
