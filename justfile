@@ -73,7 +73,8 @@ models *args:
 prove:
     cargo nextest run -p forerun-decode --features toy --success-output immediate --test lossless
     cargo nextest run -p forerun-verify --features check --success-output immediate \
-        --test lossless --test wrong --test optimum --test vectors --test coupled
+        --test lossless --test wrong --test optimum --test vectors --test coupled \
+        --test lossy --test near --test lossy_optimum
 
 # The rules on another processor, emulated: seeded verdicts are to be the same to the last bit. Wants Debian's
 # gcc-aarch64-linux-gnu and qemu-user, and `rustup target add aarch64-unknown-linux-gnu`.
@@ -99,9 +100,9 @@ cost:
 rounds:
     cargo run --release -p forerun-verify --example rounds
 
-# Every rule against the linear-program optimum: writes bench/verify/optimum.md.
+# Every rule against the linear-program optimum: writes bench/verify/optimum.md and lossy.md.
 optimum:
-    FORERUN_WRITE_REPORTS=1 cargo nextest run -p forerun-verify --features check --test optimum
+    FORERUN_WRITE_REPORTS=1 cargo nextest run -p forerun-verify --features check --test optimum --test lossy_optimum
 
 # Properties over arbitrary rows, drafts and generators, 2.3 million cases: writes bench/verify/fuzz.md.
 fuzz cases="100000" seed="1":

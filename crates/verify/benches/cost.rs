@@ -23,9 +23,10 @@ const TOP_K: usize = 40;
 const BLOCKS: usize = 6;
 
 /// A rule with the number of paths it is measured at.
-const RULES: [(&str, usize); 10] = [
+const RULES: [(&str, usize); 11] = [
     ("token", 1),
     ("block", 1),
+    ("lossy-block", 1),
     ("pooled", 1),
     ("coupled", 1),
     ("nss", 2),
@@ -40,6 +41,10 @@ fn rule(name: &str) -> Box<dyn Rule> {
     match name {
         "token" => Box::new(TokenRule),
         "block" => Box::new(BlockRule),
+        "lossy-block" => {
+            let budget = Budget::at_every_token(0.02).expect("a sound budget");
+            Box::new(LossyBlockRule { budget })
+        }
         "nss" => Box::new(NssRule),
         "specinfer" => Box::new(SpecInferRule),
         "spectr" => Box::new(SpecTrRule),

@@ -35,6 +35,14 @@ pub enum BlockError {
         /// The draft's.
         vocab_len: usize,
     },
+    /// Each drafted token has a gap, or none has.
+    #[error("{gaps} gaps; expected {expected}, one for each drafted token")]
+    Gaps {
+        /// How many gaps were given.
+        gaps: usize,
+        /// How many are needed.
+        expected: usize,
+    },
 }
 
 /// A draft with its target rows: row `n` is the target's after node `n`.
@@ -52,6 +60,8 @@ pub struct Block<'a> {
     draft: &'a Draft,
     target: &'a [Dist],
     position: u64,
+    balance: Option<f64>,
+    gaps: Option<&'a [f64]>,
 }
 
 impl<'a> Block<'a> {
@@ -78,7 +88,7 @@ impl<'a> Block<'a> {
                 let row_len = target[row].vocab_len();
                 Err(BlockError::Vocabulary { row, row_len, vocab_len })
             }
-            None => Ok(Self { draft, target, position: 0 }),
+            None => Ok(Self { draft, target, position: 0, balance: None, gaps: None }),
         }
     }
 
@@ -101,6 +111,83 @@ impl<'a> Block<'a> {
     /// How many tokens are committed before the draft.
     pub fn position(&self) -> u64 {
         self.position
+    }
+
+    /// The same block of a text whose account holds this much, for rules that save up what they
+    /// may spend ([`Budget`](crate::Budget)): the balance of the last committed token's
+    /// [`Spend`](crate::Spend). Without it, the text is new.
+    ///
+    /// # Panics
+    /// If the balance is NaN.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// # let rows = [Dist::dense(vec![0.9, 0.1])?];
+    /// # let draft = Draft::empty(2);
+    /// assert_eq!(Block::new(&draft, &rows)?.holding(0.125).balance(), Some(0.125));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn holding(self, balance: f64) -> Self {
+        assert!(!balance.is_nan(), "the balance of an account is NaN");
+        Self { balance: Some(balance), ..self }
+    }
+
+    /// What the text's account holds; `None` if the text is new.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// # let rows = [Dist::dense(vec![0.9, 0.1])?];
+    /// # let draft = Draft::empty(2);
+    /// assert_eq!(Block::new(&draft, &rows)?.balance(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn balance(&self) -> Option<f64> {
+        self.balance
+    }
+
+    /// The same block with how many nats below the target's best token each drafted token is, in
+    /// the order of [`Draft::nodes`]: the difference of their logits, as rows at temperature zero no
+    /// longer tell ([`LossyNearRule`](crate::LossyNearRule)).
+    ///
+    /// # Errors
+    /// If there is not one for each drafted token.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let draft = Draft::fixed_path(2, [Token(0)])?;
+    /// let rows = [Dist::point(2, Token(1))?, Dist::point(2, Token(1))?];
+    /// let block = Block::new(&draft, &rows)?;
+    /// assert!(block.with_gaps(&[0.5]).is_ok());
+    /// assert!(matches!(block.with_gaps(&[]), Err(BlockError::Gaps { gaps: 0, expected: 1 })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_gaps(self, gaps: &'a [f64]) -> Result<Self, BlockError> {
+        let expected = self.draft.len();
+        match gaps.len() == expected {
+            true => Ok(Self { gaps: Some(gaps), ..self }),
+            false => Err(BlockError::Gaps { gaps: gaps.len(), expected }),
+        }
+    }
+
+    /// How many nats below the target's best a drafted token is; infinitely many if that is not
+    /// known.
+    ///
+    /// # Panics
+    /// If the node is the root, or of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// # let draft = Draft::fixed_path(2, [Token(0)])?;
+    /// # let rows = [Dist::point(2, Token(1))?, Dist::point(2, Token(1))?];
+    /// # let block = Block::new(&draft, &rows)?;
+    /// let (node, ..) = draft.nodes().next().unwrap();
+    /// assert_eq!(block.gap(node), f64::INFINITY);
+    /// assert_eq!(block.with_gaps(&[0.5])?.gap(node), 0.5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gap(&self, node: Node) -> f64 {
+        self.gaps.map_or(f64::INFINITY, |gaps| gaps[node.index() - 1])
     }
 
     /// The draft.

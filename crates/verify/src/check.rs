@@ -18,7 +18,9 @@
 
 pub mod drafting;
 mod model;
+mod published;
 mod replay;
+mod spending;
 
 use std::collections::BTreeMap;
 
@@ -26,10 +28,13 @@ use crate::block::Block;
 use crate::chance::Chance;
 use crate::dist::{Dist, Token};
 use crate::draft::{Draft, Node, RowId};
+use crate::promise::Promise;
 use crate::rule::{Refusal, Rule};
 
 pub use model::{Kind, Model, Shape};
+pub use published::{Gate, LenienceResidual, LossyPublishedRule};
 pub use replay::outcomes;
+pub use spending::Spending;
 
 /// What enumeration found of a rule on a model.
 ///
@@ -51,6 +56,8 @@ pub struct Finding {
     pub drafts: usize,
     /// The probability of each verdict, as accepted tokens and the next one.
     pub exits: BTreeMap<Vec<Token>, BTreeMap<Token, f64>>,
+    /// What the rule says that the token after each prefix spent; empty for a lossless one.
+    pub said: BTreeMap<Vec<Token>, f64>,
 }
 
 impl Finding {
@@ -129,6 +136,7 @@ pub fn examine(
     );
     let drafts: Vec<(Draft, f64)> = drafts.into_values().flatten().collect();
     let mut exits: BTreeMap<Vec<Token>, BTreeMap<Token, f64>> = BTreeMap::new();
+    let mut said: BTreeMap<Vec<Token>, f64> = BTreeMap::new();
     let mut accepted = 0.0;
     for (draft, drafted) in &drafts {
         rule.admits(draft)?;
@@ -139,13 +147,18 @@ pub fn examine(
             |probability, verdict| {
                 let path = draft.path_to(verdict.node);
                 accepted += drafted * probability * path.len() as f64;
+                if rule.promise() != Promise::Lossless {
+                    for (n, spend) in rule.spent(&block, &verdict).tokens.iter().enumerate() {
+                        said.insert(path[..n].to_vec(), spend.distance);
+                    }
+                }
                 *exits.entry(path).or_default().entry(verdict.next).or_default() +=
                     drafted * probability;
             },
         );
     }
     let worst_error = worst_error(model, &exits);
-    Ok(Finding { worst_error, accepted, drafts: drafts.len(), exits })
+    Ok(Finding { worst_error, accepted, drafts: drafts.len(), exits, said })
 }
 
 /// Continues every exit with the target's own tokens and compares whole outputs.
@@ -193,10 +206,11 @@ impl Model {
 mod tests {
     use super::*;
     use crate::draft::Scheme;
+    use crate::promise::{Budget, Spent};
     use crate::rule::Verdict;
     use crate::rule::{
-        BlockRule, GbvRule, NssRule, PooledRule, RsdRule, SpecInferRule, SpecTrRule, TokenRule,
-        TraversalRule,
+        BlockRule, GbvRule, LossyBlockRule, NssRule, PooledRule, RsdRule, SpecInferRule,
+        SpecTrRule, TokenRule, TraversalRule,
     };
 
     /// Long enough for buckets and for more than one chunk.
@@ -235,6 +249,39 @@ mod tests {
             let next = (0..4).map(Token).find(|token| long(*token) == verdict.next).unwrap();
             Verdict { next, ..verdict }
         }
+        fn promise(&self) -> Promise {
+            self.0.promise()
+        }
+        fn spent(&self, block: &Block<'_>, verdict: &Verdict) -> Spent {
+            let draft = block.draft().mapped(LONG, long, long_row);
+            let nodes = std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, ..)| node));
+            let rows: Vec<Dist> = nodes.map(|node| long_row(block.target(node))).collect();
+            self.0.spent(&Block::new(&draft, &rows).unwrap(), verdict)
+        }
+    }
+
+    /// On long rows `up` and `down` are rounded; the mass that leaves makes up for it.
+    #[test]
+    fn a_budget_is_kept_on_long_rows_too() {
+        let shapes = [(4, 1), (3, 2), (2, 3)].map(|(vocab_len, len)| Shape { vocab_len, len });
+        let (mut short, mut long) = (0.0, 0.0);
+        for (shape, kind) in shapes.iter().flat_map(|s| Kind::ALL.map(move |kind| (s, kind))) {
+            for (eps, seed) in
+                [0.01, 0.05, 0.3].into_iter().flat_map(|e| (0..4).map(move |s| (e, s)))
+            {
+                let model = Model::random(kind, *shape, seed);
+                let at_every_token = Budget::at_every_token(eps).unwrap();
+                for budget in [at_every_token, Budget::on_account(eps).unwrap()] {
+                    let rule = LossyBlockRule { budget };
+                    let finding = examine(&model, &drafting::paths(1), &Padded(&rule)).unwrap();
+                    let spending = finding.spending(&model);
+                    assert!(spending.keeps(&budget), "{kind:?} seed {seed}, {eps}: {spending:?}");
+                    long += finding.accepted;
+                    short += examine(&model, &drafting::paths(1), &rule).unwrap().accepted;
+                }
+            }
+        }
+        assert!(long < short && long > 0.995 * short, "{long} of {short} accepted");
     }
 
     /// Small models are sorted and short: this is what proves the code for long rows.

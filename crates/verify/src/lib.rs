@@ -46,6 +46,12 @@
 //! [`TokenRule`], [`SpecInferRule`], [`SpecTrRule`], [`RsdRule`] and [`GbvRule`] are the published
 //! rules these are measured against. A rule refuses a draft it is not lossless for.
 //!
+//! # Lossy rules
+//!
+//! [`LossyBlockRule`] and, at temperature zero, [`LossyNearRule`] accept more than a lossless rule
+//! can. Each keeps a bound that it [promises](Promise), for every drafter, and says what it
+//! [spent](Spent). Lossy rules have the word in their type's name, and no other rule is lossy.
+//!
 //! # Reproducible
 //!
 //! The same seed and rows give the same verdict on every platform: all arithmetic is sums,
@@ -56,6 +62,7 @@
 #[doc = include_str!("../README.md")]
 mod readme {}
 
+mod bend;
 mod block;
 mod chance;
 #[cfg(feature = "check")]
@@ -64,6 +71,7 @@ mod dist;
 mod draft;
 mod philox;
 mod profile;
+mod promise;
 mod residual;
 mod rule;
 mod share;
@@ -74,8 +82,9 @@ pub use chance::{Chance, Random, Weights};
 pub use dist::{Dist, RowError, Token};
 pub use draft::{Draft, DraftBuilder, DraftError, NODES_MAX, Node, RowId, Scheme};
 pub use philox::Philox;
+pub use promise::{Budget, Near, Promise, PromiseError, Spend, Spent};
 pub use rand_core;
 pub use rule::{
-    BlockRule, CoupledRule, GbvRule, Noise, NssRule, PooledRule, Refusal, RsdRule, Rule,
-    SpecInferRule, SpecTrRule, TokenRule, TraversalRule, Verdict,
+    BlockRule, CoupledRule, GbvRule, LossyBlockRule, LossyNearRule, Noise, NssRule, PooledRule,
+    Refusal, RsdRule, Rule, SpecInferRule, SpecTrRule, TokenRule, TraversalRule, Verdict,
 };

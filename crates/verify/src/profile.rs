@@ -13,7 +13,7 @@ use crate::simd::{CHUNK, level};
 
 /// Rows with at most this many tokens in common are kept; going over them again costs less than
 /// clearing the buckets.
-const SHORT_MAX: usize = 128;
+pub(crate) const SHORT_MAX: usize = 128;
 /// Buckets to each doubling of the ratio, as a power of two.
 const BUCKET_BITS: u32 = 6;
 /// Ratios of long rows lie within two to the plus or minus this, or are zero.

@@ -6,10 +6,13 @@ use crate::block::Block;
 use crate::chance::Chance;
 use crate::dist::{Dist, Token};
 use crate::draft::{Draft, Node, Scheme};
+use crate::promise::{Promise, Spend, Spent};
 
 mod block;
 mod coupled;
 mod gbv;
+mod lossy_block;
+mod lossy_near;
 mod nss;
 mod pooled;
 mod rsd;
@@ -21,6 +24,8 @@ mod traversal;
 pub use block::BlockRule;
 pub use coupled::{CoupledRule, Noise};
 pub use gbv::GbvRule;
+pub use lossy_block::LossyBlockRule;
+pub use lossy_near::LossyNearRule;
 pub use nss::NssRule;
 pub use pooled::PooledRule;
 pub use rsd::RsdRule;
@@ -53,7 +58,7 @@ pub struct Verdict {
     pub next: Token,
 }
 
-/// Why a rule will not judge a draft: its output would not follow the target.
+/// Why a rule will not judge a draft: it would not keep its promise.
 ///
 /// ```
 /// # use forerun_verify::*;
@@ -65,20 +70,23 @@ pub struct Verdict {
 /// # Ok::<(), DraftError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{rule} is lossless for {wants}, not for this draft of {scheme:?}; {instead}")]
+#[error("{rule} {promise} for {wants}, not for this draft of {scheme:?}; {instead}")]
 pub struct Refusal {
     /// The rule's name.
     pub rule: &'static str,
+    /// What it would break: "is lossless", or "keeps its budget".
+    pub promise: &'static str,
     /// The scheme of the refused draft.
     pub scheme: Scheme,
-    /// What the rule is lossless for.
+    /// What the rule keeps its promise for.
     pub wants: &'static str,
     /// Which rules to use instead.
     pub instead: &'static str,
 }
 
 /// A verification rule: keeps as much of a draft as it may, and names the token after it, so that
-/// the output keeps the target's own distribution.
+/// the output keeps the target's own distribution, or the bound that a lossy rule
+/// [promises](Rule::promise). Lossy rules have the word in their type's name.
 ///
 /// Implement [`Rule::admits`] and [`Rule::decide`]; call [`Rule::verify`]. Put all randomness
 /// through [`Chance`] and the feature `check` proves the implementation by enumeration.
@@ -106,7 +114,7 @@ pub trait Rule: Debug + Send + Sync {
     /// The rule's name, as flags and reports say it.
     fn name(&self) -> &'static str;
 
-    /// Whether the rule is lossless for such a draft. Asks only what is known before the target
+    /// Whether the rule keeps its promise for such a draft. Asks only what is known before the target
     /// runs, so that a draft can be refused before a pass is spent on it.
     ///
     /// # Errors
@@ -117,6 +125,17 @@ pub trait Rule: Debug + Send + Sync {
     /// by the same noise is accepted most.
     fn noise(&self) -> Option<Noise> {
         None
+    }
+
+    /// What the output keeps of the target's distribution.
+    fn promise(&self) -> Promise {
+        Promise::Lossless
+    }
+
+    /// What a verdict of this rule on this block spent of the promise, token by token.
+    fn spent(&self, block: &Block<'_>, verdict: &Verdict) -> Spent {
+        let nothing = Spend::nothing(block.balance().unwrap_or(0.0));
+        Spent { tokens: vec![nothing; verdict.accepted + 1] }
     }
 
     /// Decides on a block whose draft the rule admits.
@@ -139,15 +158,19 @@ fn refuse(
     wants: &'static str,
     instead: &'static str,
 ) -> Refusal {
-    Refusal { rule, scheme: draft.scheme(), wants, instead }
+    Refusal { rule, promise: "is lossless", scheme: draft.scheme(), wants, instead }
 }
 
-fn verdict(block: &Block<'_>, node: Node, next: Token) -> Verdict {
+pub(crate) fn verdict(block: &Block<'_>, node: Node, next: Token) -> Verdict {
     Verdict { node, accepted: block.draft().depth(node), next }
 }
 
 /// Draws the next token from weights that have mass save for rounding, else from the target.
-fn draw_or(weights: &dyn crate::Weights, target: &Dist, chance: &mut dyn Chance) -> Token {
+pub(crate) fn draw_or(
+    weights: &dyn crate::Weights,
+    target: &Dist,
+    chance: &mut dyn Chance,
+) -> Token {
     // An empty residual is never reached in exact arithmetic: its exit has probability zero.
     if weights.mass() > 0.0 { Token::at(chance.pick(weights)) } else { target.draw(chance) }
 }

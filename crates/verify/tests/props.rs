@@ -94,6 +94,7 @@ properties! {
     gbv_plain_verdicts_are_sound: verdicts::gbv(false);
     pooled_verdicts_are_sound: verdicts::pooled();
     coupled_verdicts_are_sound: verdicts::coupled();
+    lossy_block_verdicts_are_sound: verdicts::lossy_block();
     equal_rows_on_one_path_are_accepted_whole: verdicts::equal_rows();
     coupled_text_is_the_plain_text: verdicts::coupled_text();
 }

@@ -9,6 +9,8 @@
 
 #[path = "wrong/draftings.rs"]
 mod draftings;
+#[path = "wrong/lossy.rs"]
+mod lossy;
 #[path = "wrong/one_path.rs"]
 mod one_path;
 #[path = "wrong/rounds.rs"]
@@ -22,8 +24,11 @@ use std::convert::Infallible;
 
 use draftings::*;
 use forerun_verify::check::drafting::{beam, paths, trunk, without_replacement};
-use forerun_verify::check::{Drafting, Kind, Model, Shape, drafting, examine};
+use forerun_verify::check::{
+    Drafting, Kind, LossyPublishedRule, Model, Shape, Spending, drafting, examine,
+};
 use forerun_verify::*;
+use lossy::*;
 use one_path::*;
 use rand_core::TryRng;
 use rounds::*;
@@ -155,6 +160,103 @@ fn two_rounds_with_fresh_drafts_are_lossless() {
 #[test]
 fn greedy_block_with_its_carried_target_is_lossless() {
     lossless("greedy block", (2, 3), greedy_with_carried_target);
+}
+
+// Budgets.
+
+/// The worst spending of a judge over models of several shapes.
+fn spending(judge: Judge) -> Spending {
+    worst_spending(&[(3, 1), (2, 2), (3, 2), (2, 3)], |model| {
+        let finding = examine(model, &paths(1), &Handmade { model, judge }).unwrap();
+        finding.spending(model)
+    })
+}
+
+fn exceeded(name: &str, by: f64) {
+    println!("{name}: {by:.3}");
+    assert!(by > 0.01, "{name} is not caught: {by:e}");
+}
+
+#[test]
+fn a_budget_by_hand_is_kept_and_is_the_library_s() {
+    let found = spending(Judge::Bent(LossyFault::Sound));
+    assert!(found.worst < PROMISED + 1e-12 && found.factor < 4.0 + 1e-9, "{found:?}");
+    assert!(found.outside == 0.0, "{found:?}");
+    let rule = LossyBlockRule { budget: Budget::at_every_token(PROMISED).unwrap() };
+    for (at, model) in models(3, 2) {
+        let judge = Judge::Bent(LossyFault::Sound);
+        let by_hand = examine(&model, &paths(1), &Handmade { model: &model, judge }).unwrap();
+        let library = examine(&model, &paths(1), &rule).unwrap();
+        assert!((by_hand.accepted - library.accepted).abs() < 1e-12, "{at}");
+    }
+}
+
+#[test]
+fn budgets_that_are_not_kept_are_caught() {
+    let over = |judge| spending(judge).worst - PROMISED;
+    exceeded("a bend for weight one", over(Judge::Bent(LossyFault::BentAtOne)));
+    exceeded("the plain residual after a bend", over(Judge::Bent(LossyFault::PlainResidual)));
+    exceeded("lenience in block verification", over(Judge::Own(lenient_block)));
+    exceeded("the distance of the best token", over(Judge::Own(distance_of_the_best)));
+    for name in ["typical", "specdec"] {
+        let rule = LossyPublishedRule::by_name(name).unwrap();
+        exceeded(name, over(Judge::Library(Box::leak(Box::new(rule)))));
+    }
+}
+
+/// Within the distance, and still not what a budget promises.
+#[test]
+fn tokens_outside_the_target_and_raised_too_far_are_caught() {
+    let versions = [("a mixture", mixture as Decide), ("forgiving late", forgiving_late)];
+    for (name, decide) in versions {
+        let found = spending(Judge::Own(decide));
+        assert!(found.worst < PROMISED + 1e-12, "{name} keeps the distance: {}", found.worst);
+        exceeded(name, found.outside);
+    }
+    let found = spending(Judge::Bent(LossyFault::NoFactor));
+    assert!(found.worst < PROMISED + 1e-12, "{}", found.worst);
+    exceeded("a budget without a factor", found.factor - 1_000.0);
+}
+
+#[test]
+fn an_account_spent_in_advance_is_caught() {
+    let budget = Budget::on_account(PROMISED).unwrap().with_bank(1.0).unwrap();
+    let rule = RoundInAdvance(LossyBlockRule { budget });
+    let overdrawn = |model: &Model| {
+        let finding = examine(model, &paths(1), &rule).unwrap();
+        finding.spending(model).overdrawn(PROMISED, PROMISED)
+    };
+    let (by, at) = worst((3, 2), overdrawn);
+    println!("a round in advance: overdrawn by {by:.3} at {at}");
+    assert!(by > 0.05);
+}
+
+#[test]
+fn books_that_do_not_say_what_was_spent_are_caught() {
+    let rule = LossyBlockRule { budget: Budget::at_every_token(PROMISED).unwrap() };
+    let books = |rule: &dyn Rule| {
+        worst_spending(&[(3, 2)], |model| examine(model, &paths(1), rule).unwrap().spending(model))
+            .books
+    };
+    assert!(books(&rule) < 1e-12);
+    exceeded("an account paid by prediction", books(&PaidByPrediction(rule)));
+    let bias = |audits| worst((3, 1), |model| audit_bias(model, audits)).0;
+    assert!(bias(Audits::ByCoin) < 1e-12);
+    exceeded("audits chosen by doubt", bias(Audits::ByDoubt));
+}
+
+/// A divergence that is kept by a row for each drafted token is not kept by the output.
+#[test]
+fn a_row_that_depends_on_the_drafted_token_is_caught() {
+    const DIVERGENCE: f64 = 0.01;
+    let model = Model::new(Shape { vocab_len: 100, len: 1 }, |_| {
+        let half = || Dist::sparse(100, (0..50).map(|token| (Token(token), 1.0))).unwrap();
+        [Dist::dense(vec![1.0; 100]).unwrap(), half(), half()]
+    });
+    let judge = Judge::Own(|seen, chance| cactus(seen, DIVERGENCE, chance));
+    let found = divergence(&model, &Handmade { model: &model, judge });
+    println!("Cactus: {found:.3} nats, {:.0} times what is promised", found / DIVERGENCE);
+    assert!((found - std::f64::consts::LN_2).abs() < 1e-9);
 }
 
 /// A generator whose every number is zero.

@@ -62,34 +62,52 @@ impl Rule for BlockRule {
     }
 }
 
-/// The backward pass of block verification over any path whose draft distribution is known:
-/// `ratio(n)` of target to draft at token `n`, and `residual(n, w)` of the draft from `w` times the
-/// target.
+/// Block verification of any path whose draft distribution is known: `ratio(n)` of target to draft
+/// at token `n`, and `residual(n, w)` of the draft from `w` times the target.
 pub(super) fn deepest_first<W: Weights>(
     block: &Block<'_>,
-    (nodes, last): (&[Node], Node),
+    path: (&[Node], Node),
     ratio: impl Fn(usize) -> f64,
     residual: impl Fn(usize, f64) -> W,
     chance: &mut dyn Chance,
 ) -> Verdict {
     let mut weights = vec![1.0];
-    for n in 0..nodes.len() {
-        // A probability that underflows gives a ratio without bound, or none at all where the
-        // target is zero too; what the target cannot say is never accepted.
-        let (weight, ratio) = (weights[n], ratio(n));
-        weights.push(if weight > 0.0 && ratio > 0.0 { (weight * ratio).min(1.0) } else { 0.0 });
+    for n in 0..path.0.len() {
+        weights.push(carried(weights[n], ratio(n)));
     }
+    let leaving = |n: usize| {
+        let residual = residual(n, weights[n]);
+        (residual.mass(), residual)
+    };
+    leave(block, path, &weights, leaving, chance)
+}
+
+/// The weight of a prefix one token longer, from the token's ratio of target to draft.
+pub(super) fn carried(weight: f64, ratio: f64) -> f64 {
+    // A probability that underflows gives a ratio without bound, or none at all where the target
+    // is zero too; what the target cannot say is never accepted.
+    if weight > 0.0 && ratio > 0.0 { (weight * ratio).min(1.0) } else { 0.0 }
+}
+
+/// The backward pass: from the weight of each prefix, and `leaving(n)`, the mass that leaves after
+/// `n` tokens and what the next one is then drawn from.
+pub(super) fn leave<W: Weights>(
+    block: &Block<'_>,
+    (nodes, last): (&[Node], Node),
+    weights: &[f64],
+    leaving: impl Fn(usize) -> (f64, W),
+    chance: &mut dyn Chance,
+) -> Verdict {
     if chance.coin(weights[nodes.len()]) {
         return verdict(block, last, block.target(last).draw(chance));
     }
     for (n, &node) in nodes.iter().enumerate().skip(1).rev() {
-        let residual = residual(n, weights[n]);
-        let left = residual.mass();
+        let (left, residual) = leaving(n);
         // Without mass no token could follow, so this prefix must not be the last one.
         if left > 0.0 && chance.coin(left / (left + (1.0 - weights[n]))) {
             return verdict(block, node, draw_or(&residual, block.target(node), chance));
         }
     }
-    let root = block.target(Node::ROOT);
-    verdict(block, Node::ROOT, draw_or(&residual(0, 1.0), root, chance))
+    let (_, residual) = leaving(0);
+    verdict(block, Node::ROOT, draw_or(&residual, block.target(Node::ROOT), chance))
 }

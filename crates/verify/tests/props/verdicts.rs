@@ -115,6 +115,27 @@ pub(crate) fn pooled() -> Found {
     verdicts(&PooledRule, &INDEPENDENT, 4)
 }
 
+/// Verdicts within a budget, and books that hold no more than it.
+pub(crate) fn lossy_block() -> Found {
+    let budgets = [Budget::at_every_token(0.0), Budget::on_account(0.05), Budget::on_account(1.0)];
+    property((case(&INDEPENDENT, 1..=1), 0..3usize), move |(case, budget)| {
+        let (draft, rows) = case.draw();
+        let block = Block::new(&draft, &rows).unwrap();
+        let budget = budgets[budget].unwrap().with_factor(65_536.0).unwrap();
+        let rule = LossyBlockRule { budget };
+        let verdict = judge(&rule, &block, (case.temper, case.seed))?;
+        let verdict = verdict.expect("it is for one path");
+        let spent = rule.spent(&block, &verdict);
+        prop_assert_eq!(spent.tokens.len(), verdict.accepted + 1);
+        for Spend { distance, factor, balance } in spent.tokens {
+            prop_assert!((0.0..=budget.step()).contains(&distance), "{distance} spent");
+            prop_assert!((1.0..=budget.factor()).contains(&factor), "raised by {factor}");
+            prop_assert!((0.0..=budget.bank()).contains(&balance), "{balance} left");
+        }
+        Ok(())
+    })
+}
+
 /// Positions leave room for the tokens of a round.
 fn position() -> impl Strategy<Value = u64> {
     prop_oneof![0..100u64, 0..u64::MAX - 100]

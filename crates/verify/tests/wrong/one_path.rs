@@ -69,7 +69,7 @@ fn weights_along(seen: &Seen<'_>, line: &Line) -> Vec<f64> {
     weights
 }
 
-fn share(part: f64, rest: f64) -> f64 {
+pub(crate) fn share(part: f64, rest: f64) -> f64 {
     if part + rest > 0.0 { part / (part + rest) } else { 1.0 }
 }
 

@@ -6,6 +6,7 @@
 use forerun_verify::check::Model;
 use forerun_verify::*;
 
+use crate::lossy::{LossyFault, bent_block};
 use crate::one_path::{BlockFault, TokenFault, block, token_by_token};
 use crate::several_paths::{PickFault, picked};
 
@@ -24,6 +25,7 @@ pub(crate) enum Judge {
     Library(&'static dyn Rule),
     Tokenwise(TokenFault),
     Blockwise(BlockFault),
+    Bent(LossyFault),
     Picked(PickFault),
     Own(Decide),
 }
@@ -50,6 +52,7 @@ impl Rule for Handmade<'_> {
             Judge::Library(rule) => rule.decide(whole, chance),
             Judge::Tokenwise(fault) => token_by_token(&seen, fault, chance),
             Judge::Blockwise(fault) => block(&seen, &seen.line(), fault, chance),
+            Judge::Bent(fault) => bent_block(&seen, fault, chance),
             Judge::Picked(fault) => block(&seen, &picked(&seen, fault), BlockFault::Sound, chance),
             Judge::Own(decide) => decide(&seen, chance),
         }
