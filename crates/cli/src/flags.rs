@@ -70,13 +70,16 @@ impl RunFlags {
         let gpu_missing = !GPU && (self.model.wants_gpu() || self.draft.wants_gpu());
         let (target, context) = self.model.resolve()?;
         let seeded = self.sampling.is_seeded();
+        let draft = self.draft.resolve(&target, seeded)?;
+        let sampling = self.sampling.resolve()?;
+        draft.check_lossy(&sampling)?;
         Ok(RunConfig {
             text: self.text.resolve()?,
-            draft: self.draft.resolve(&target, seeded)?,
+            draft,
             target,
             context,
             gpu_missing,
-            sampling: self.sampling.resolve()?,
+            sampling,
             output: self.output.resolve(),
         })
     }

@@ -122,6 +122,9 @@ pub(crate) fn load(
     screen: &mut Screen,
 ) -> anyhow::Result<Loaded> {
     forerun_llama::set_verbose(config.output.verbose);
+    if let Some(mode) = config.draft.lossy {
+        screen.warn(&format!("lossy {mode}: {}; without --lossy nothing is changed", mode.about()));
+    }
     load_for(&config.wanted(), interrupt, screen)
 }
 

@@ -5,7 +5,7 @@ mod json;
 use std::fmt::Write;
 use std::time::Duration;
 
-use forerun_decode::{CostCurve, Costs, Finish, Stats};
+use forerun_decode::{CostCurve, Costs, Finish, LossyMode, Spending, Stats};
 use forerun_lab::{bytes, file_name, milliseconds};
 
 use crate::flags::RunConfig;
@@ -41,6 +41,9 @@ impl Report<'_> {
             let per_round = stats.tokens_per_round();
             block.line("rounds", &format!("{}, {per_round:.2} tokens per round", stats.rounds));
             block.line("drafts", &drafts(stats));
+        }
+        if let Some(mode) = self.config.draft.lossy {
+            block.line("spent", &spent(mode, &stats.spending));
         }
         if let Some(controller) = &self.loaded.controller {
             block.line("control", &control(stats));
@@ -78,6 +81,10 @@ impl Report<'_> {
                 percent(acceptance)
             )
             .expect("strings take all text");
+        }
+        if let Some(mode) = self.config.draft.lossy {
+            write!(line, "; LOSSY {mode}: {}", spent(mode, &stats.spending))
+                .expect("strings take all text");
         }
         line
     }
@@ -127,7 +134,11 @@ impl Block {
                     "drafters",
                     &format!("{drafters}; {adaptive}{}{paths}", tokens(len.get() as u64)),
                 );
-                self.line("rule", &format!("{} verification, lossless", config.draft.rule.name()));
+                let rule = match config.draft.lossy {
+                    None => format!("{} verification, lossless", config.draft.rule.name()),
+                    Some(mode) => format!("LOSSY {mode}: {}", mode.about()),
+                };
+                self.line("rule", &rule);
             }
         }
         self.line("seed", &seed.to_string());
@@ -157,6 +168,20 @@ fn drafts(stats: &Stats) -> String {
         }
     }
     text
+}
+
+/// What a lossy mode changed.
+fn spent(mode: LossyMode, spending: &Spending) -> String {
+    let Spending { tokens, sum, most, .. } = spending;
+    let kept = if mode.is_kept(spending) { "kept" } else { "BROKEN" };
+    match mode {
+        LossyMode::Near(_) => format!("{sum:.0} of {tokens} tokens differ, promise {kept}"),
+        _ => format!(
+            "{sum:.1} of {tokens} tokens expected to differ ({:.4} per token, at most {most:.3} at one), \
+             promise {kept}",
+            spending.mean()
+        ),
+    }
 }
 
 /// What the controller did.

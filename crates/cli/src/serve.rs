@@ -90,6 +90,10 @@ struct ServingFlags {
     /// alone.
     #[arg(long)]
     spec_suffix_shared: bool,
+    /// Let requests trade exactness for speed, up to this total variation per token
+    /// (`speculative.lossy`) [default: requests for loss are refused]
+    #[arg(long, value_name = "E", allow_negative_numbers = true)]
+    lossy_max: Option<f64>,
     /// Name of the model in requests and responses; may be repeated [default: the file name]
     #[arg(
         short,
@@ -161,15 +165,12 @@ impl ServeFlags {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let Self { serving, template, model, draft, sampling } = self;
         let gpu_missing = !GPU && (model.wants_gpu() || draft.wants_gpu());
-        if sampling.is_seeded() {
-            return Err(unused("--seed", "a seed is a request's", "send `seed` with it"));
-        }
-        if draft.predicts() {
-            let instead = "send `prediction` with it";
-            return Err(unused("--prediction", "a prediction is a request's", instead));
-        }
+        check_is_not_a_requests(&sampling, &draft)?;
         let slots = within("--parallel", serving.parallel, 1..=SLOTS_MAX)?;
         let slots = NonZeroU32::new(slots).expect("1 or more");
+        if let Some(most) = serving.lossy_max {
+            within("--lossy-max", most, 0.0..=1.0)?;
+        }
         let (mut target, context) = model.resolve()?;
         target.engine.unified = serving.kv_unified;
         let rule_said = draft.rule_said();
@@ -215,8 +216,11 @@ impl ServeFlags {
         // From here on Ctrl-C stops the server, and no pass.
         interrupt.release();
         let loaded = loaded?;
-        let defaults = drafts(&loaded, &draft, rule_said, serving.spec_suffix_shared);
+        let defaults = drafts(&loaded, &draft, rule_said, &serving);
         let engine = engine(loaded, &template.source(), serving.alias.clone(), defaults)?;
+        if let Some(most) = serving.lossy_max {
+            screen.warn(&format!("lossy: requests may ask for up to {most} per token"));
+        }
         if open {
             screen.warn("anybody who reaches this address may use the model: add --api-key");
         }
@@ -224,6 +228,22 @@ impl ServeFlags {
         server.run(engine, Some(interrupt.flag()))?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Refuses flags that only a request can mean.
+fn check_is_not_a_requests(sampling: &SamplingFlags, draft: &DraftFlags) -> anyhow::Result<()> {
+    if sampling.is_seeded() {
+        return Err(unused("--seed", "a seed is a request's", "send `seed` with it"));
+    }
+    if draft.predicts() {
+        let instead = "send `prediction` with it";
+        return Err(unused("--prediction", "a prediction is a request's", instead));
+    }
+    if draft.is_lossy() {
+        let instead = "start the server with --lossy-max 0.02 and send `speculative.lossy`";
+        return Err(unused("--lossy", "loss is a request's", instead));
+    }
+    Ok(())
 }
 
 fn unused(flag: &'static str, reason: &'static str, instead: &'static str) -> anyhow::Error {
@@ -331,7 +351,7 @@ fn drafts(
     loaded: &Loaded,
     draft: &DraftConfig,
     rule: Option<RuleChoice>,
-    suffix_shared: bool,
+    serving: &ServingFlags,
 ) -> DraftDefaults {
     DraftDefaults {
         drafters: loaded.decoder.drafters().infos(),
@@ -341,8 +361,9 @@ fn drafts(
         width: draft.width.get(),
         may_stop: draft.may_stop(),
         adaptive: draft.adaptive,
-        suffix_shared,
+        suffix_shared: serving.spec_suffix_shared,
         rule,
+        lossy_max: serving.lossy_max,
     }
 }
 

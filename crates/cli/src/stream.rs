@@ -84,7 +84,7 @@ impl<'a> Writer<'a> {
         let seed = self.config.sampling.seed.wrapping_add(self.texts);
         self.texts += 1;
         let draft = &self.config.draft;
-        let rule = draft.rule.with_seed(seed);
+        let rule = draft.rule_with_seed(seed);
         let policy = DraftPolicy::drafted(self.drafters.clone(), draft.len.get(), rule)
             .wide(draft.width.get())
             .drawn(draft.scheme);

@@ -126,7 +126,7 @@ impl Screen {
     fn look(&self, origin: Origin) -> Look {
         match origin {
             Origin::Accepted if self.show_drafts => Look::Accepted,
-            Origin::Corrected if self.show_drafts => Look::Corrected,
+            Origin::Corrected | Origin::Forgiven if self.show_drafts => Look::Corrected,
             _ => Look::Plain,
         }
     }

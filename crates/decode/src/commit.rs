@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use forerun_verify::Spend;
+
 use crate::cost::Pass;
 use crate::draft::{DraftFailure, DrafterId, DrafterKind};
 use crate::logprob::TokenLogprob;
@@ -29,6 +31,8 @@ pub struct Commit {
     pub fixed_paths: Vec<FixedPath>,
     /// For each committed token, if the sequence wants them.
     pub logprobs: Vec<TokenLogprob>,
+    /// What each committed token spent, if the rule is lossy.
+    pub spent: Vec<Spend>,
 }
 
 /// A fixed path that was drafted.

@@ -17,6 +17,7 @@ use crate::draft::DrafterId;
 use crate::engine::Slot;
 use crate::error::DecodeError;
 use crate::logprob::TokenLogprob;
+use crate::lossy::is_forgiven;
 use crate::policy::{DraftPolicy, Limits, Plan};
 use crate::round::Turn;
 use crate::sequence::Sequence;
@@ -29,6 +30,8 @@ use crate::text::{Detokenizer, Tokenizer};
 pub enum Origin {
     /// Drafted and accepted.
     Accepted,
+    /// Drafted and accepted by a lossy rule, though it is not what the target would have said.
+    Forgiven,
     /// The target's, where a drafted token was rejected.
     Corrected,
     /// The target's, where nothing was drafted.
@@ -232,6 +235,9 @@ impl Generation {
         let first = self.sequence.tokens().len() - commit.committed;
         for index in 0..commit.committed {
             let origin = match commit {
+                Commit { ref spent, .. } if spent.get(index).is_some_and(is_forgiven) => {
+                    Origin::Forgiven
+                }
                 Commit { accepted, .. } if index < accepted => Origin::Accepted,
                 Commit { corrected: true, .. } => Origin::Corrected,
                 _ => Origin::Plain,
@@ -260,6 +266,8 @@ impl Generation {
         let time = std::mem::replace(&mut self.last, Instant::now()).elapsed();
         self.stats.add(&commit, times, time);
         self.stats.trimmed(first + commit.committed - self.sequence.tokens().len());
+        let spent = &commit.spent[..chunk.pieces.len().min(commit.spent.len())];
+        self.stats.spending.add(first - self.sequence.prompt_len(), spent);
         if let (Some(_), Some(last)) = (self.finish, chunk.pieces.last_mut()) {
             last.text.push_str(&self.held_back());
         }

@@ -5,7 +5,7 @@
 //! accepted and the token after it. Nothing is rolled back: the next round compares what is
 //! committed with what is cached. Stop conditions and text are the caller's.
 
-use forerun_verify::{Block, Chance, Draft, Node, Token, Verdict};
+use forerun_verify::{Block, Chance, Draft, Node, Promise, Spend, Token, Verdict};
 
 use crate::cache::Reuse;
 use crate::commit::{Commit, Dropped, FixedPath, Passes, Round, Times};
@@ -235,10 +235,12 @@ struct Share {
     dropped: Vec<Dropped>,
 }
 
-/// A verdict, and the log-probabilities of its tokens if they are wanted.
+/// A verdict, the log-probabilities of its tokens if they are wanted, and what they spent if the rule
+/// is lossy.
 struct Verified {
     verdict: Verdict,
     logprobs: Vec<TokenLogprob>,
+    spent: Vec<Spend>,
 }
 
 impl Proposal<'_> {
@@ -338,11 +340,13 @@ fn verify(
     output: &mut Output,
     first_row: usize,
 ) -> Result<Verified, DecodeError> {
-    let Sequence { tokens, sampling, constraint, logprobs, .. } = &mut *turn.sequence;
+    let Sequence { tokens, sampling, constraint, logprobs, balance, .. } = &mut *turn.sequence;
+    let promise = turn.policy.rule.promise();
     let needs_path = sampling.needs_path() || constraint.is_some();
     // Log-probabilities are of the rows as they came.
     let keeps_rows = logprobs.is_some() && (sampling.changes_logits() || constraint.is_some());
     let mut target = Vec::with_capacity(draft.len() + 1);
+    let mut gaps = vec![f64::INFINITY; draft.len()];
     for node in std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, _, _)| node)) {
         let path = if needs_path { draft.path_to(node) } else { Vec::new() };
         let logits = match keeps_rows {
@@ -352,13 +356,26 @@ fn verify(
         if let Some(constraint) = constraint {
             constraint.mask(&path, logits)?;
         }
-        target.push(sampling.row(logits, tokens, &path)?);
+        let row = sampling.row(logits, tokens, &path)?;
+        if matches!(promise, Promise::Near(_)) {
+            let best = logits[row.likeliest().0.index()];
+            for (child, token, _) in draft.nodes().filter(|(_, _, parent)| *parent == node) {
+                gaps[child.index() - 1] = f64::from(best) - f64::from(logits[token.index()]);
+            }
+        }
+        target.push(row);
     }
     let block = Block::new(draft, &target).expect("a row for each node, of one vocabulary");
-    let verdict = turn.policy.rule.verify(&block.at(tokens.len() as u64), turn.chance)?;
+    let block = block.at(tokens.len() as u64).with_gaps(&gaps).expect("a gap for each node");
+    let block = balance.map_or(block, |balance| block.holding(balance));
+    let verdict = turn.policy.rule.verify(&block, turn.chance)?;
+    let spent = match promise {
+        Promise::Lossless => Vec::new(),
+        _ => turn.policy.rule.spent(&block, &verdict).tokens,
+    };
     let row = |node: Node| output.row(first_row + node.index());
     let logprobs = logprobs.map(|top| TokenLogprob::of_verdict(row, draft, verdict, top));
-    Ok(Verified { verdict, logprobs: logprobs.unwrap_or_default() })
+    Ok(Verified { verdict, logprobs: logprobs.unwrap_or_default(), spent })
 }
 
 /// Commits what was accepted and the next token, if there is a verdict.
@@ -367,7 +384,8 @@ fn commit(sequence: &mut Sequence, share: Share, verified: Option<Verified>) -> 
     let prefilled = span.end - span.reuse.len;
     let commit = Commit { prefilled, draft_len_max, dropped, ..Commit::default() };
     sequence.note_masks();
-    let Some(Verified { verdict, logprobs }) = verified else { return commit };
+    let Some(Verified { verdict, logprobs, spent }) = verified else { return commit };
+    sequence.balance = spent.last().map(|last| last.balance);
     let mut tokens = draft.path_to(verdict.node);
     let agreed = |path: &[Token]| path.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
     let judged = |(drafter, path): (DrafterId, FixedTokens)| {
@@ -390,6 +408,7 @@ fn commit(sequence: &mut Sequence, share: Share, verified: Option<Verified>) -> 
         corrected: draft.nodes().any(|(_, _, parent)| parent == verdict.node),
         fixed_paths,
         logprobs,
+        spent,
         ..commit
     }
 }

@@ -66,6 +66,17 @@ impl Default for Sampling {
 }
 
 impl Sampling {
+    /// Whether the likeliest token is always taken.
+    ///
+    /// ```
+    /// use forerun_decode::Sampling;
+    /// assert!(Sampling::greedy().is_greedy() && !Sampling::default().is_greedy());
+    /// ```
+    pub fn is_greedy(&self) -> bool {
+        // Below the normal numbers a temperature has no inverse.
+        self.temperature < f32::MIN_POSITIVE
+    }
+
     /// The model's own distribution: temperature 1 and nothing else.
     ///
     /// ```
@@ -165,8 +176,7 @@ impl Sampling {
         if self.needs_path() {
             self.penalise(logits, committed, path);
         }
-        // Below the normal numbers a temperature has no inverse.
-        if self.temperature < f32::MIN_POSITIVE {
+        if self.is_greedy() {
             return Dist::point(logits.len(), Token(scan::highest(logits)?.place));
         }
         let mut kept = Kept::all(logits);

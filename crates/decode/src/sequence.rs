@@ -32,6 +32,8 @@ pub struct Sequence {
     /// How many of the likeliest tokens are reported with each token's log-probability; `None` if
     /// log-probabilities are not wanted.
     pub logprobs: Option<usize>,
+    /// What its account holds, where its rule is lossy; none yet if it is new.
+    pub(crate) balance: Option<f64>,
     /// What one mask takes, by the rounds so far.
     mask_time: Duration,
 }
@@ -48,6 +50,7 @@ impl Sequence {
             sampling,
             constraint: None,
             logprobs: None,
+            balance: None,
             mask_time: Duration::ZERO,
         }
     }
@@ -75,6 +78,7 @@ impl Sequence {
         self.tokens = prompt;
         self.tokens.extend(output);
         self.begun_len = self.tokens.len();
+        self.balance = None;
         self.mask_time = Duration::ZERO;
     }
 

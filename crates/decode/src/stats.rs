@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::commit::{Commit, Times};
 use crate::control::Choice;
+use crate::lossy::Spending;
 
 /// How often a position of drafts was drafted and accepted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub struct Stats {
     expected_plain: f64,
     /// Where the time of the rounds went. The rest was spent between their parts and on text.
     pub times: Times,
+    /// What the output spent, if its rule is lossy.
+    pub spending: Spending,
 }
 
 impl Stats {
@@ -115,6 +118,7 @@ impl Stats {
         self.expected_plain += other.expected_plain;
         self.time += other.time;
         self.times.add(other.times);
+        self.spending.merge(&other.spending);
     }
 
     /// Adds what the controller chose for a round, unless that was the first: nothing is drafted

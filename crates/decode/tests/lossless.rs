@@ -84,12 +84,17 @@ impl Case {
 
     /// The law of the first tokens decoded in rounds.
     fn decoded(&self, seed: u64) -> Law {
-        let mut law = Law::new();
+        self.decoded_and_spent(seed).0
+    }
+
+    /// The same, and what these tokens are expected to have spent by their own account.
+    fn decoded_and_spent(&self, seed: u64) -> (Law, f64) {
+        let (mut law, mut sum) = (Law::new(), 0.0);
         let run = |chance: &mut dyn Chance| {
             let (mut decoder, mut sequence) = self.begun(seed, &[]);
             let drafters = decoder.drafters().iter().map(|(id, _)| id).collect();
             let policy = &DraftPolicy { drafters, ..self.policy.clone() };
-            let (mut rounds, mut dropped) = (0, Vec::new());
+            let (mut rounds, mut dropped, mut spent) = (0, Vec::new(), Vec::new());
             while sequence.output().len() < self.len.0 {
                 let drafter_prefill_max = self.drafter_prefill_max;
                 // At this price even unlikely tokens are drafted.
@@ -99,6 +104,7 @@ impl Case {
                 let turn = Turn { sequence: &mut sequence, policy, plan, limits, chance };
                 let round = decoder.round(&mut [turn]).unwrap();
                 dropped.extend(round.commits[0].dropped.iter().map(|it| it.drafter));
+                spent.extend(round.commits[0].spent.iter().map(|spend| spend.distance));
                 rounds += 1;
                 if let Some((_, keep)) = self.moved.filter(|(after, _)| *after == rounds) {
                     let committed = round.commits[0].committed;
@@ -107,10 +113,13 @@ impl Case {
                     dropped.clear();
                 }
             }
-            sequence.output()[..self.len.0].to_vec()
+            (sequence.output()[..self.len.0].to_vec(), spent.iter().take(self.len.0).sum::<f64>())
         };
-        outcomes(run, |probability, output| *law.entry(output).or_default() += probability);
-        law
+        outcomes(run, |probability, (output, spent)| {
+            sum += probability * spent;
+            *law.entry(output).or_default() += probability;
+        });
+        (law, sum)
     }
 
     /// A decoder, and a sequence with this output so far.
@@ -151,6 +160,27 @@ impl Case {
         law
     }
 
+    /// How far the next token's law after each output so far is from the target's: the largest total
+    /// variation, and the sum of those that an output is expected to meet. Of tokens that the target
+    /// never says, none may come.
+    fn distances(&self, law: &Law, seed: u64) -> (f64, f64) {
+        let (ours, plain) = (begun_with(law), begun_with(&self.plain(seed)));
+        let (mut most, mut sum) = (0.0_f64, 0.0);
+        for (output, chance) in ours.iter().filter(|(output, _)| output.len() < self.len.0) {
+            let token = |id: usize| {
+                let next = [output.as_slice(), &[Token(u32::try_from(id).unwrap())]].concat();
+                let of = |law: &Law| law.get(&next).copied().unwrap_or(0.0);
+                (of(&ours) / chance, of(&plain) / plain[output])
+            };
+            let rows: Vec<(f64, f64)> = (0..VOCAB).map(token).collect();
+            assert!(rows.iter().all(|(ours, plain)| *ours == 0.0 || *plain > 0.0), "{rows:?}");
+            let distance = rows.iter().map(|(ours, plain)| (ours - plain).abs()).sum::<f64>() / 2.0;
+            most = most.max(distance);
+            sum += chance * distance;
+        }
+        (most, sum)
+    }
+
     /// The largest difference between the two laws.
     fn worst_error(&self, seed: u64) -> f64 {
         let (decoded, plain) = (self.decoded(seed), self.plain(seed));
@@ -165,6 +195,17 @@ impl Case {
             assert!(worst < 1e-12, "{what}, target {seed}: off by {worst:e}");
         }
     }
+}
+
+/// The chance that an output begins with these tokens.
+fn begun_with(law: &Law) -> Law {
+    let mut begun = Law::new();
+    for (output, chance) in law {
+        for len in 0..=output.len() {
+            *begun.entry(output[..len].to_vec()).or_default() += chance;
+        }
+    }
+    begun
 }
 
 fn model() -> Box<dyn Drafter> {
@@ -670,4 +711,52 @@ fn a_controller_that_learns_from_earlier_rounds_changes_nothing() {
     // The last digit is the length chosen for the last round.
     let last = |wanted: fn(usize) -> bool| chosen.iter().any(|lens| wanted(lens % 10));
     assert!(last(|len| len == 0) && last(|len| len > 0), "it went on drafting, and it stopped");
+}
+
+#[test]
+fn a_lossy_mode_keeps_its_promise_and_its_books() {
+    const PER_TOKEN: f64 = 0.05;
+    let case = |mode: &str| {
+        let mut case = Case::new(|| vec![model()], BlockRule);
+        case.policy.rule = mode.parse::<LossyMode>().unwrap().rule();
+        case
+    };
+    let sums = |mode: &str, shaped: fn(Case) -> Case| -> Vec<f64> {
+        let case = shaped(case(mode));
+        let of_seed = |seed: u64| {
+            let (law, spent) = case.decoded_and_spent(seed);
+            let (most, sum) = case.distances(&law, seed);
+            if mode.starts_with("budget") {
+                assert!(most <= PER_TOKEN + 1e-12, "{mode}: {most}");
+            }
+            // Rounds after different drafts may stray in different directions, so that the texts'
+            // law is nearer to the target's than each.
+            assert!(sum <= spent + 1e-12, "{mode}: {sum} by the law, {spent} by the books");
+            assert!(spent <= PER_TOKEN * case.len.0 as f64 + 1e-12, "{mode}: {spent}");
+            assert!(sum > 0.2 * spent, "{mode}: {sum} by the law, {spent} by the books");
+            spent
+        };
+        (0..3).map(of_seed).collect()
+    };
+    for shaped in [
+        |case: Case| case,
+        |case: Case| case.shaped(penalised()),
+        |case: Case| case.constrained(|| Box::new(Manners::default())),
+    ] {
+        let at_every_token = sums("budget:0.05", shaped);
+        let on_account = sums("account:0.05", shaped);
+        let all = |sums: &[f64]| sums.iter().sum::<f64>();
+        assert!(all(&at_every_token) > 0.1, "{at_every_token:?}");
+        // What one round does not spend, the next one may.
+        assert!(all(&on_account) > 1.1 * all(&at_every_token), "{on_account:?}");
+    }
+}
+
+#[test]
+fn a_lossy_mode_without_a_budget_is_lossless() {
+    for mode in ["budget:0", "account:0"] {
+        let mut case = Case::new(|| vec![model()], BlockRule);
+        case.policy.rule = mode.parse::<LossyMode>().unwrap().rule();
+        case.assert_lossless(mode);
+    }
 }

@@ -23,6 +23,8 @@ mod tools;
 mod types;
 mod usage;
 
+pub use usage::LossySummary;
+
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 

@@ -48,6 +48,8 @@ pub struct DraftDefaults {
     pub suffix_shared: bool,
     /// The verification rule, if one was chosen.
     pub rule: Option<RuleChoice>,
+    /// Most that a request may have per token of a lossy mode; `None` if there is none to be had.
+    pub lossy_max: Option<f64>,
 }
 
 /// What the model is.

@@ -78,6 +78,7 @@ pub(crate) fn engine_of(
             adaptive: false,
             suffix_shared: false,
             rule: None,
+            lossy_max: None,
         },
         decoder,
         model: ModelInfo {

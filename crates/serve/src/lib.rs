@@ -33,6 +33,7 @@ mod slots;
 mod socket;
 mod worker;
 
+pub use api::LossySummary;
 pub use config::{DraftDefaults, Engine, HostConfig, ModelInfo, ServeConfig};
 pub use error::ServeError;
 pub use host::{Host, HostError, HostLoad, TokenChunk, TokenRequest, TokenStream};

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use forerun_decode::{Commit, Finish, Load, Times};
+use forerun_decode::{Commit, Finish, Load, LossyMode, Spending, Times};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -37,6 +37,7 @@ label!(Reason, reason);
 label!(FinishedReason, finished_reason);
 label!(At, position);
 label!(PartOf, part);
+label!(Mode, mode);
 
 /// Why nothing was drafted in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +106,9 @@ pub(crate) struct Metrics {
     seconds: Family<PartOf, Seconds>,
     skipped: Family<Reason, Counter>,
     speedup: Level,
+    lossy_spend: Family<Mode, Seconds>,
+    lossy_tokens: Family<Mode, Counter>,
+    lossy_forgiven: Family<Mode, Counter>,
     /// Seconds plain decoding would have taken, and those that were taken, of late.
     recent: std::sync::Mutex<Recent>,
 }
@@ -173,6 +177,9 @@ impl Metrics {
             seconds: Family::default(),
             skipped: Family::default(),
             speedup: Level::default(),
+            lossy_spend: Family::default(),
+            lossy_tokens: Family::default(),
+            lossy_forgiven: Family::default(),
             recent: std::sync::Mutex::default(),
         };
         metrics.speedup.set(1.0);
@@ -279,6 +286,21 @@ impl Metrics {
             "Tokens of late over what plain decoding makes in the time, by measured passes",
             self.speedup.clone(),
         );
+        all.register(
+            "forerun:lossy_spend",
+            "Tokens of finished lossy requests that are expected not to be the target's own, by mode",
+            self.lossy_spend.clone(),
+        );
+        all.register(
+            "forerun:lossy_tokens",
+            "Tokens of finished lossy requests, by mode",
+            self.lossy_tokens.clone(),
+        );
+        all.register(
+            "forerun:lossy_forgiven_tokens",
+            "Of these, tokens that are certainly not the target's own",
+            self.lossy_forgiven.clone(),
+        );
     }
 
     /// The text that Prometheus reads.
@@ -369,6 +391,14 @@ impl Metrics {
         if rounds.committed > 0 {
             self.per_token.observe(rounds.time.as_secs_f64() / rounds.committed as f64);
         }
+    }
+
+    /// What a request spent of a lossy mode's promise.
+    pub(crate) fn spent(&self, mode: LossyMode, spending: &Spending) {
+        let mode = Mode { mode: mode.name().to_owned() };
+        self.lossy_spend.get_or_create(&mode).inc_by(spending.sum);
+        self.lossy_tokens.get_or_create(&mode).inc_by(spending.tokens);
+        self.lossy_forgiven.get_or_create(&mode).inc_by(spending.forgiven.len() as u64);
     }
 
     /// A round took so many seconds, in these parts.

@@ -14,7 +14,9 @@ use forerun_grammar::CompiledForm;
 use tokio::sync::mpsc;
 
 use self::drafting::Edits;
-pub(crate) use self::parameters::{RequestParameters, SamplingParameters, SpeculativeParameters};
+pub(crate) use self::parameters::{
+    LossyParameters, RequestParameters, SamplingParameters, SpeculativeParameters,
+};
 use self::resume::{ResumedSequence, constrain_output};
 use crate::error::RequestError;
 use crate::event::{Event, Progress};
@@ -50,7 +52,7 @@ impl Service {
         let seeded = parameters.seed.is_some();
         let seed = parameters.seed.map_or_else(crate::random, i64::cast_unsigned);
         let edits = || self.edits(&prompts, &prediction);
-        let drafting = self.drafting(&parameters.speculative, seeded, edits)?;
+        let drafting = self.drafting(&parameters.speculative, seeded, &sampling, edits)?;
         let logprobs = parameters.logprobs.map(|top| top as usize);
         let output_len_max = parameters.max_tokens.map_or(usize::MAX, |len| len as usize);
         let unread = unread_max(choices, drafting.policy.draft_len_max, logprobs);

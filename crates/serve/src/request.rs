@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forerun_decode::{Constraint, DraftPolicy, DrafterKind, Reading, RuleChoice, Sampling, Token};
+use forerun_decode::{
+    Constraint, DraftPolicy, DrafterKind, LossyMode, Reading, RuleChoice, Sampling, Token,
+};
 use forerun_grammar::Form;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -165,8 +167,10 @@ impl SequenceRequest {
 pub(crate) struct Drafting {
     /// What it allows to be drafted, and how drafts are verified.
     pub(crate) policy: DraftPolicy,
-    /// The rule's name.
+    /// The lossless rule's name.
     pub(crate) rule: RuleChoice,
+    /// How drafts are verified instead, if with loss.
+    pub(crate) lossy: Option<LossyMode>,
     /// Whether the controller decides.
     pub(crate) adaptive: bool,
     /// Whether the request turned drafting off.
@@ -177,7 +181,7 @@ impl Drafting {
     /// The same with this seed.
     pub(crate) fn seeded(&self, seed: u64) -> Self {
         let mut seeded = self.clone();
-        seeded.policy.rule = self.rule.with_seed(seed);
+        seeded.policy.rule = self.lossy.map_or_else(|| self.rule.with_seed(seed), LossyMode::rule);
         seeded
     }
 }

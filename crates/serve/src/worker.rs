@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_decode::{
-    Choice, Controller, Decoder, Generation, History, Limits, Plan, Slot, Token, Turn,
+    Choice, Controller, Decoder, Generation, History, Limits, LossyMode, Plan, Slot, Token, Turn,
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -82,6 +82,8 @@ struct Active {
     /// What the controller knows of it; none if its request has fixed what is drafted.
     history: Option<History>,
     refused: bool,
+    /// How its drafts are verified, if with loss.
+    lossy: Option<LossyMode>,
     /// What its output is expected to be.
     prediction: Vec<Token>,
     stats: SequenceStats,

@@ -1,7 +1,7 @@
 //! Forgiving near misses at temperature zero: whatever is drafted, forgiven tokens are near the
 //! best and few, and every other token is the greedy one.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that prints what it found")]
+#![expect(clippy::unwrap_used, reason = "a test that prints what it found")]
 
 use forerun_verify::check::{Drafting, Kind, Model, Shape, drafting, outcomes};
 use forerun_verify::*;

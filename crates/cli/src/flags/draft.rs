@@ -2,11 +2,13 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use forerun_decode::{DrafterKind, Drafts, PathsChoice, RuleChoice};
+use forerun_decode::{DrafterKind, Drafts, LossyMode, PathsChoice, RuleChoice};
+use forerun_lab::SamplingConfig;
 use forerun_lab::bench::{ORACLE, PREDICTION, SHARED_SUFFIX};
 use forerun_llama::{CacheType, EngineOptions, GpuLayers, LlamaHead, Model};
-use forerun_verify::Scheme;
+use forerun_verify::{Rule, Scheme};
 
 use super::model::{ModelConfig, cache_type, gpu_layers, threads};
 use super::named::{paths, rule};
@@ -69,6 +71,12 @@ pub(crate) struct DraftFlags {
     /// Verification rule; all of these are lossless [default: block, or pooled for several paths]
     #[arg(long, value_name = "RULE", value_parser = rule())]
     verify: Option<RuleChoice>,
+    /// Accept more drafts at the price of exactness: budget:0.02, account:0.02 (total variation from
+    /// the target, per token), or near:1.0@0.02 at temperature 0 [default: none, lossless]
+    ///
+    /// The bound is kept for every drafter, and what was spent of it is reported. See docs/lossy.md.
+    #[arg(long, value_name = "MODE")]
+    lossy: Option<LossyMode>,
     /// Threads for the draft model's pass over one token [-td] [default: as --threads]
     #[arg(long, visible_alias = "threads-draft", value_name = "N")]
     #[arg(allow_negative_numbers = true, requires = "spec_draft_model")]
@@ -227,8 +235,10 @@ pub(crate) struct DraftConfig {
     pub(crate) width: NonZeroUsize,
     /// How they are drawn.
     pub(crate) scheme: Scheme,
-    /// How drafts are judged.
+    /// How drafts are judged, unless with loss.
     pub(crate) rule: RuleChoice,
+    /// How they are judged with loss.
+    pub(crate) lossy: Option<LossyMode>,
 }
 
 impl DraftConfig {
@@ -239,6 +249,26 @@ impl DraftConfig {
         match self.drafters.is_empty() {
             true => 0,
             false => u32::try_from(self.len.get().min(few)).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The rule that judges drafts; a seed fixes the noise of the one that takes it from there.
+    pub(crate) fn rule_with_seed(&self, seed: u64) -> Arc<dyn Rule> {
+        self.lossy.map_or_else(|| self.rule.with_seed(seed), LossyMode::rule)
+    }
+
+    /// Looks whether a lossy mode fits how tokens are drawn.
+    pub(crate) fn check_lossy(&self, sampling: &SamplingConfig) -> Result<(), ConfigError> {
+        let drafts = Drafts {
+            drafters: self.drafters.len(),
+            has_model: self.drafters.iter().any(|drafter| drafter.kind().is_model()),
+            may_stop: self.may_stop(),
+            width: self.width.get(),
+            paths: None,
+        };
+        match self.lossy {
+            Some(mode) => Ok(mode.admits(&drafts, &sampling.sampling)?),
+            None => Ok(()),
         }
     }
 
@@ -260,6 +290,11 @@ impl DraftFlags {
     /// Whether a file was named that holds what is expected.
     pub(crate) fn predicts(&self) -> bool {
         self.prediction.is_some()
+    }
+
+    /// Whether loss is allowed.
+    pub(crate) fn is_lossy(&self) -> bool {
+        self.lossy.is_some()
     }
 
     /// The rule, where one was named.
@@ -305,6 +340,9 @@ impl DraftFlags {
                 instead: "add --spec-draft-model FILE, or draft by --spec-type edit alone",
             });
         }
+        if let Some(mode) = self.lossy {
+            mode.stands_in_for(self.verify)?;
+        }
         let several = drafters.len() > 1 || width.get() > 1;
         let default = if several { RuleChoice::Pooled } else { RuleChoice::Block };
         let rule = self.verify.unwrap_or(default);
@@ -317,7 +355,18 @@ impl DraftFlags {
         })?;
         let width = NonZeroUsize::try_from(width).expect("at most PATHS_MAX");
         let len_said = self.spec_draft_n_max.is_some();
-        Ok(DraftConfig { drafters, len, len_said, priced_len, adaptive, width, scheme, rule })
+        let lossy = self.lossy;
+        Ok(DraftConfig {
+            drafters,
+            len,
+            len_said,
+            priced_len,
+            adaptive,
+            width,
+            scheme,
+            rule,
+            lossy,
+        })
     }
 
     /// Paths of the draft model.

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use forerun_decode::{RuleMismatch, SamplingError, StopError};
+use forerun_decode::{LossyMismatch, RuleMismatch, SamplingError, StopError};
 
 /// Why flags are refused. Nothing was loaded.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -74,6 +74,9 @@ pub(crate) enum ConfigError {
     /// The rule is not for such drafts.
     #[error("--verify {0}")]
     RuleAndDraft(#[from] RuleMismatch),
+    /// The lossy mode does nothing here, or could not keep its bound.
+    #[error("--lossy {0}")]
+    Lossy(#[from] LossyMismatch),
     /// One JSON object for many answers.
     #[error("--json is for one answer: add --prompt")]
     JsonNeedsPrompt,

@@ -2,6 +2,7 @@
 
 use forerun_decode::{Costs, Finish, Stats};
 use forerun_lab::file_name;
+use forerun_serve::LossySummary;
 use serde::Serialize;
 
 use super::{Report, ratio};
@@ -21,6 +22,8 @@ struct Object<'a> {
     speculative_decoding: Speculation,
     rule: &'static str,
     lossless: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lossy: Option<LossySummary>,
     seed: u64,
     settings: Settings<'a>,
 }
@@ -127,8 +130,9 @@ impl Report<'_> {
             },
             timings: Timings::new(stats),
             speculative_decoding: self.speculation(),
-            rule: config.draft.rule.name(),
-            lossless: true,
+            rule: config.draft.rule_with_seed(text.seed).name(),
+            lossless: config.draft.lossy.is_none(),
+            lossy: config.draft.lossy.map(|mode| LossySummary::new(mode, &stats.spending)),
             seed: text.seed,
             settings: Settings::new(config, self.loaded.context_len()),
         };

@@ -192,3 +192,21 @@ fn refusals_name_the_value_and_what_to_do() {
         assert!(message.contains(said), "{line}: {message}");
     }
 }
+
+#[test]
+fn loss_is_asked_for_by_name_or_refused() {
+    let lossy = |line: &str| resolve(line).unwrap().draft.lossy.map(|mode| mode.to_string());
+    assert_eq!(lossy("-md draft"), None);
+    assert_eq!(lossy("-md draft --lossy account:0.02").as_deref(), Some("account:0.02"));
+    assert_eq!(lossy("-md draft --temp 0 --lossy near:1@0.02").as_deref(), Some("near:1@0.02"));
+    for (line, says) in [
+        ("--lossy typical", "no lossy mode"),
+        ("--lossy account:2", "expected 0 to 1"),
+        ("-md draft --temp 0 --lossy budget:0.02", "near:"),
+        ("-md draft --lossy near:1@0.02", "is for temperature 0"),
+        ("-md draft --lossy budget:0.02 --spec-draft-paths 2", "one path"),
+        ("-md draft --lossy budget:0.02 --verify coupled", "leave the rule out"),
+    ] {
+        assert!(refused(line).contains(says), "{line}: {}", refused(line));
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
@@ -55,9 +56,12 @@ pub(crate) async fn chat_completions(
     let (request, calling) = off_thread(move || prepare(&preparing, admitted, request)).await?;
     let response = ApiResponse::begin(service, request, NAMES).await?;
     if response.options.stream {
-        return Ok(stream::respond(|sink| send_chunks(response, calling, sink)));
+        let header = response.lossy_header(false);
+        let streamed = stream::respond(|sink| send_chunks(response, calling, sink));
+        return Ok((header, streamed).into_response());
     }
-    Ok(Json(whole(response, &calling).await?).into_response())
+    let (completion, header) = whole(response, &calling).await?;
+    Ok((header, Json(completion)).into_response())
 }
 
 fn prepare(
@@ -97,7 +101,10 @@ fn prepare(
 }
 
 /// Waits for the whole completion.
-async fn whole(mut response: ApiResponse, calling: &Calling) -> Result<ChatCompletion, ApiError> {
+async fn whole(
+    mut response: ApiResponse,
+    calling: &Calling,
+) -> Result<(ChatCompletion, HeaderMap), ApiError> {
     let sequences = response.sequences.collect().await?;
     let choice = |(index, sequence): (usize, FinishedSequence)| {
         let (content, tool_calls) = calling.parse(sequence.text);
@@ -114,7 +121,8 @@ async fn whole(mut response: ApiResponse, calling: &Calling) -> Result<ChatCompl
     };
     let choices = sequences.into_iter().enumerate().map(choice).collect();
     let (prompt_token_ids, stats) = (response.prompt_token_ids(0), response.stats());
-    Ok(ChatCompletion { meta: response.meta, choices, prompt_token_ids, stats })
+    let header = response.lossy_header(true);
+    Ok((ChatCompletion { meta: response.meta, choices, prompt_token_ids, stats }, header))
 }
 
 /// Sends the completion in chunks.

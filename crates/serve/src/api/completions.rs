@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use forerun_decode::Token;
@@ -51,9 +52,12 @@ pub(crate) async fn completions(
     let request = off_thread(move || prepare(&preparing, admitted, request)).await?;
     let response = ApiResponse::begin(service, request, NAMES).await?;
     if response.options.stream {
-        return Ok(stream::respond(|sink| send_chunks(response, sink)));
+        let header = response.lossy_header(false);
+        let streamed = stream::respond(|sink| send_chunks(response, sink));
+        return Ok((header, streamed).into_response());
     }
-    Ok(Json(whole(response).await?).into_response())
+    let (completion, header) = whole(response).await?;
+    Ok((header, Json(completion)).into_response())
 }
 
 fn prepare(
@@ -99,7 +103,7 @@ fn tokens(ids: &[u32]) -> Vec<Token> {
 }
 
 /// Waits for the whole completion.
-async fn whole(mut response: ApiResponse) -> Result<Completion, ApiError> {
+async fn whole(mut response: ApiResponse) -> Result<(Completion, HeaderMap), ApiError> {
     let sequences = response.sequences.collect().await?;
     let choice = |(index, sequence): (usize, FinishedSequence)| {
         let logprobs = || CompletionLogprobs::new(&sequence.pieces, response.tokenizer(), &mut 0);
@@ -114,7 +118,8 @@ async fn whole(mut response: ApiResponse) -> Result<Completion, ApiError> {
         }
     };
     let choices = sequences.into_iter().enumerate().map(choice).collect();
-    Ok(Completion::whole(&response.meta, choices, response.stats()))
+    let header = response.lossy_header(true);
+    Ok((Completion::whole(&response.meta, choices, response.stats()), header))
 }
 
 /// How far a choice was sent.

@@ -115,6 +115,7 @@ pub(crate) async fn props(Shared(service): Shared) -> Json<Value> {
             "length_max": drafts.length,
             "paths_max": drafts.width,
             "adaptive": drafts.adaptive,
+            "lossy_max": drafts.lossy_max,
         },
     }))
 }

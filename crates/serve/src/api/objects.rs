@@ -266,6 +266,7 @@ impl Trace {
             text: piece.text.clone(),
             origin: match piece.origin {
                 Origin::Accepted => "accepted",
+                Origin::Forgiven => "forgiven",
                 Origin::Corrected => "corrected",
                 Origin::Plain => "plain",
             },

@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::types::{
     CommonFields, FormatKind, OneOrMany, ResponseFormat, Speculative, StructuredOutputs,
 };
-use crate::prepare::{RequestParameters, SpeculativeParameters};
+use crate::prepare::{LossyParameters, RequestParameters, SpeculativeParameters};
 use crate::request::{CachePolicy, PreparedRequest};
 use crate::service::{Admitted, Service};
 
@@ -170,9 +170,15 @@ fn logit_bias(fields: &BTreeMap<String, f32>) -> Result<Vec<(Token, f32)>, ApiEr
 }
 
 fn speculative(fields: Speculative) -> SpeculativeParameters {
-    let Speculative { enabled, drafter, length, paths, rule, trace: _ } = fields;
+    let Speculative { enabled, drafter, length, paths, rule, lossy, trace: _ } = fields;
     let drafter = drafter.map(OneOrMany::into_vec);
-    SpeculativeParameters { enabled, drafter, length, paths, rule }
+    let lossy = lossy.map(|it| LossyParameters {
+        mode: it.mode,
+        per_token: it.per_token,
+        factor: it.factor,
+        gap: it.gap,
+    });
+    SpeculativeParameters { enabled, drafter, length, paths, rule, lossy }
 }
 
 /// The form of a `response_format`.

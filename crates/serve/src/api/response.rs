@@ -1,8 +1,10 @@
 //! A response under way, whatever endpoint it is for.
 
+use std::fmt::Write;
 use std::sync::Arc;
 
-use forerun_decode::{Piece, Tokenizer};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use forerun_decode::{Piece, Spending, Tokenizer};
 
 use super::objects::{ObjectMeta, Trace};
 use super::parameters::{ApiRequest, ResponseOptions};
@@ -89,6 +91,19 @@ impl ApiResponse {
     pub(crate) fn stats(&self) -> ResponseStats {
         let ResponseStream { summary, stats, .. } = &self.sequences;
         ResponseStats::new(summary, stats, self.options.trace)
+    }
+
+    /// What a lossy mode promised, and what was spent if all is known; nothing without loss.
+    pub(crate) fn lossy_header(&self, finished: bool) -> HeaderMap {
+        let Some(mode) = self.sequences.summary.drafting.lossy else { return HeaderMap::new() };
+        let mut said = format!("{}={}", mode.name(), mode.promised());
+        if finished {
+            let mut spending = Spending::default();
+            self.sequences.stats.iter().for_each(|stats| spending.merge(&stats.rounds.spending));
+            write!(said, "; spent={:.4}", spending.mean()).expect("strings take all text");
+        }
+        let value = HeaderValue::from_str(&said).expect("names and numbers");
+        HeaderMap::from_iter([(HeaderName::from_static("forerun-lossy"), value)])
     }
 
     /// Whether a chunk is sent though it adds no text.

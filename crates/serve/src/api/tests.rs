@@ -8,6 +8,7 @@ mod chat;
 mod completions;
 mod constraints;
 mod load;
+mod lossy;
 mod parameters;
 mod status;
 mod tokens;
@@ -209,7 +210,17 @@ impl Api {
     }
 
     fn of(target: Box<dyn Engine>, change: impl FnOnce(&mut ServeConfig)) -> Self {
-        let mut engine = fixtures::engine_of(Arc::new(Ascii), target);
+        Self::serving(fixtures::engine_of(Arc::new(Ascii), target), change)
+    }
+
+    /// A server that allows so much loss per token.
+    fn lossy(lossy_max: f64) -> Self {
+        let mut engine = fixtures::engine_of(Arc::new(Ascii), Box::new(toy()));
+        engine.drafts.lossy_max = Some(lossy_max);
+        Self::serving(engine, |_| {})
+    }
+
+    fn serving(mut engine: crate::config::Engine, change: impl FnOnce(&mut ServeConfig)) -> Self {
         engine.template = Some(ChatTemplate::new(TEMPLATE, None, None).unwrap());
         engine.template_source = TEMPLATE.to_owned();
         engine.model.names.push("alias".to_owned());

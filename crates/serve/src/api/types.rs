@@ -343,6 +343,27 @@ pub(crate) struct Speculative {
     /// The verification rule; all of them are lossless. Default: block, pooled for several paths, and
     /// coupled with a seed, so that the seed determines the output whatever is drafted.
     pub(crate) rule: Option<String>,
+    /// Accept more drafts at the price of exactness, if the server allows it (`--lossy-max`).
+    pub(crate) lossy: Option<LossyRequest>,
     /// Whether the response says where its tokens come from.
     pub(crate) trace: Option<bool>,
+}
+
+/// A lossy mode, and the bound it is to keep.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LossyRequest {
+    /// `budget` (at every token), `account` (on average over the output so far), or `near` at
+    /// temperature 0.
+    pub(crate) mode: String,
+    /// `budget`, `account`: total variation from the target's distribution. `near`: the share of
+    /// tokens that are not the likeliest.
+    #[schema(minimum = 0, maximum = 1)]
+    pub(crate) per_token: f64,
+    /// `budget`, `account`: most by which any token becomes likelier. Default: 4.
+    #[schema(minimum = 1)]
+    pub(crate) factor: Option<f64>,
+    /// `near`: most nats by which such a token is less likely than the likeliest. Default: 1.
+    #[schema(minimum = 0)]
+    pub(crate) gap: Option<f64>,
 }

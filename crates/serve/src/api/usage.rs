@@ -1,6 +1,6 @@
 //! What a response reports of its request: tokens, time, and what speculation did.
 
-use forerun_decode::{DrafterKind, Stats};
+use forerun_decode::{DrafterKind, LossyMode, Spending, Stats};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -170,8 +170,11 @@ pub(crate) struct Speculation {
     pub(crate) enabled: bool,
     /// The verification rule.
     pub(crate) rule: &'static str,
-    /// Whether the output follows the target's distribution; it does with every rule here.
+    /// Whether the output follows the target's distribution: always, unless `lossy` was asked for.
     pub(crate) lossless: bool,
+    /// What a lossy mode promised and spent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lossy: Option<LossySummary>,
     /// The drafters.
     pub(crate) drafters: Vec<&'static str>,
     /// Tokens of a path: always, or at most.
@@ -191,13 +194,55 @@ impl Speculation {
         let drafting = &request.drafting;
         Self {
             enabled: !request.drafters.is_empty(),
-            rule: drafting.rule.name(),
-            lossless: true,
+            rule: drafting.policy.rule.name(),
+            lossless: drafting.lossy.is_none(),
+            lossy: drafting.lossy.map(|mode| LossySummary::new(mode, &Spending::default())),
             drafters: request.drafters.iter().copied().map(DrafterKind::name).collect(),
             length: drafting.policy.draft_len_max,
             paths: drafting.policy.width_max,
             adaptive: drafting.adaptive,
             dropped: Vec::new(),
+        }
+    }
+}
+
+/// What a lossy mode promised, and what it spent of that.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct LossySummary {
+    /// The mode.
+    mode: &'static str,
+    /// What it promised per token: total variation, or the share of tokens that are not the likeliest.
+    promised: f64,
+    /// What was spent per token.
+    spent: f64,
+    /// What was spent in all: how many tokens are expected not to be the target's own.
+    spent_sum: f64,
+    /// The most that one token spent.
+    spent_most: f64,
+    /// Most by which any token became likelier.
+    factor_most: f64,
+    /// Tokens.
+    tokens: u64,
+    /// The tokens that are not the likeliest, by their place in the output (`near`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    forgiven: Vec<usize>,
+    /// Whether the promise was kept.
+    kept: bool,
+}
+
+impl LossySummary {
+    /// Of an output, by its mode.
+    pub fn new(mode: LossyMode, spending: &Spending) -> Self {
+        Self {
+            mode: mode.name(),
+            promised: mode.promised(),
+            spent: spending.mean(),
+            spent_sum: spending.sum,
+            spent_most: spending.most,
+            factor_most: spending.factor_most.max(1.0),
+            tokens: spending.tokens,
+            forgiven: spending.forgiven.clone(),
+            kept: mode.is_kept(spending),
         }
     }
 }
@@ -221,10 +266,15 @@ impl ResponseStats {
         let dropped = stats.iter().flat_map(|it| &it.dropped);
         let dropped = dropped.map(|drop| format!("{}: {}", drop.kind.name(), drop.failure));
         let speculative_decoding = SpeculationMetrics::new(request, stats, trace);
+        let lossy = request.drafting.lossy;
         Self {
             usage: Usage::new(request, stats),
             timings: Timings::new(stats),
-            speculative: Speculation { dropped: dropped.collect(), ..Speculation::new(request) },
+            speculative: Speculation {
+                dropped: dropped.collect(),
+                lossy: lossy.map(|mode| LossySummary::new(mode, &total(stats).spending)),
+                ..Speculation::new(request)
+            },
             metrics: RequestMetrics { speculative_decoding },
         }
     }

@@ -1,6 +1,8 @@
 //! What is drafted for a request, and which rule verifies it.
 
-use forerun_decode::{DraftPolicy, DrafterInfo, DrafterKind, Drafts, RuleChoice};
+use forerun_decode::{
+    DraftPolicy, DrafterInfo, DrafterKind, Drafts, LossyMode, RuleChoice, Sampling,
+};
 
 use super::SpeculativeParameters;
 use crate::config::DraftDefaults;
@@ -25,23 +27,21 @@ impl Service {
         &self,
         set: &SpeculativeParameters,
         seeded: bool,
+        sampling: &Sampling,
         edits: impl FnOnce() -> Edits,
     ) -> Result<Drafting, RequestError> {
+        let lossy = self.lossy_mode(set, seeded)?;
         let refuse = |field: &str, message: String| {
             Err(RequestError::parameter(format!("speculative.{field}"), message))
         };
-        let rule = match &set.rule {
-            Some(name) => Some(
-                name.parse::<RuleChoice>()
-                    .map_err(|error| RequestError::parameter("speculative.rule", error))?,
-            ),
-            None => None,
-        };
+        let named = set.rule.as_deref().map(str::parse::<RuleChoice>).transpose();
+        let rule = named.map_err(|error| RequestError::parameter("speculative.rule", error))?;
         if set.enabled == Some(false) {
             let fields = [
                 ("drafter", set.drafter.is_some()),
                 ("length", set.length.is_some()),
                 ("paths", set.paths.is_some()),
+                ("lossy", set.lossy.is_some()),
             ];
             if let Some((field, _)) = fields.into_iter().find(|(_, is_set)| *is_set) {
                 let message = format!("`enabled` is false, and `{field}` would do nothing");
@@ -86,10 +86,52 @@ impl Service {
             .scheme(&drafts)
             .map_err(|error| RequestError::parameter("speculative.rule", error))?;
         let drafters = drafters.into_iter().map(|drafter| drafter.id).collect();
-        let policy = DraftPolicy::drafted(drafters, draft_len_max, rule.with_seed(0));
+        if let Some(mode) = lossy {
+            let named = set.rule.as_ref().map(|_| rule);
+            mode.stands_in_for(named)
+                .and_then(|()| mode.admits(&drafts, sampling))
+                .map_err(|error| RequestError::parameter("speculative.lossy", error))?;
+        }
+        let verified = lossy.map_or_else(|| rule.with_seed(0), LossyMode::rule);
+        let policy = DraftPolicy::drafted(drafters, draft_len_max, verified);
         let policy = policy.wide(width).drawn(scheme);
         let adaptive = own.adaptive && set.length.is_none();
-        Ok(Drafting { policy, rule, adaptive, refused: false })
+        Ok(Drafting { policy, rule, lossy, adaptive, refused: false })
+    }
+
+    /// The lossy mode of a request, if the server allows it.
+    fn lossy_mode(
+        &self,
+        set: &SpeculativeParameters,
+        seeded: bool,
+    ) -> Result<Option<LossyMode>, RequestError> {
+        let Some(lossy) = &set.lossy else { return Ok(None) };
+        let refuse = |message: String| Err(RequestError::parameter("speculative.lossy", message));
+        let Some(most) = self.drafts.lossy_max else {
+            return refuse(
+                "this server decodes without loss: leave `lossy` out, or start the server with \
+                 --lossy-max"
+                    .to_owned(),
+            );
+        };
+        if lossy.per_token > most {
+            let asked = lossy.per_token;
+            return refuse(format!(
+                "per_token is {asked}; this server allows at most {most} (--lossy-max)"
+            ));
+        }
+        if seeded && set.rule.is_none() {
+            return refuse(
+                "a seed determines the output whatever is drafted, and a lossy mode lets it depend on \
+                 drafts: leave one of them out, or name the rule `block`"
+                    .to_owned(),
+            );
+        }
+        let mode = match lossy.mode.as_str() {
+            "near" => LossyMode::near(lossy.gap.unwrap_or(1.0), lossy.per_token),
+            name => LossyMode::named(name, lossy.per_token, lossy.factor),
+        };
+        mode.map(Some).map_err(|error| RequestError::parameter("speculative.lossy", error))
     }
 
     /// How long a draft may be.
@@ -187,5 +229,5 @@ fn plain(rule: Option<RuleChoice>, seeded: bool, refused: bool) -> Drafting {
     let default = if seeded { RuleChoice::Coupled } else { RuleChoice::Block };
     let rule = rule.unwrap_or(default);
     let policy = DraftPolicy::drafted(Vec::new(), 0, rule.with_seed(0));
-    Drafting { policy, rule, adaptive: false, refused }
+    Drafting { policy, rule, lossy: None, adaptive: false, refused }
 }

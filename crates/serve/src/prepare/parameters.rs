@@ -87,4 +87,19 @@ pub(crate) struct SpeculativeParameters {
     pub(crate) paths: Option<usize>,
     /// The name of the verification rule.
     pub(crate) rule: Option<String>,
+    /// A lossy mode instead.
+    pub(crate) lossy: Option<LossyParameters>,
+}
+
+/// A lossy mode, and the bound it is to keep.
+#[derive(Debug, Clone)]
+pub(crate) struct LossyParameters {
+    /// Its name.
+    pub(crate) mode: String,
+    /// Its bound per token.
+    pub(crate) per_token: f64,
+    /// Most by which a token becomes likelier.
+    pub(crate) factor: Option<f64>,
+    /// Most nats by which a token is less likely than the likeliest.
+    pub(crate) gap: Option<f64>,
 }

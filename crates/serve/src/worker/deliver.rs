@@ -63,6 +63,9 @@ impl Worker {
         let finish = chunk.finish;
         let (choice, stats) = (active.choice, active.stats.report(finish.is_some()));
         let progress = Progress { choice, pieces: chunk.pieces, finish, stats };
+        if let Some(mode) = active.lossy.filter(|_| finish.is_some()) {
+            self.metrics.spent(mode, &active.stats.rounds.spending);
+        }
         // A client that does not read for so long that its queue is full is given up.
         let sent = active.events.try_send(Event::Progress(Box::new(progress))).is_ok();
         if sent && finish.is_none() {

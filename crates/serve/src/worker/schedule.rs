@@ -125,7 +125,7 @@ impl Worker {
         let cached = tokens.len() - self.decoder.uncached_len(&sequence);
         self.metrics.prompt(tokens.len(), cached);
         let history = self.history(&request.drafting);
-        let Drafting { policy, refused, .. } = request.drafting;
+        let Drafting { policy, refused, lossy, .. } = request.drafting;
         let generation = Generation::resumed(sequence, policy, request.reading, request.seed);
         self.active.push(Active {
             client: request.client,
@@ -137,6 +137,7 @@ impl Worker {
             deadline: request.deadline,
             history,
             refused,
+            lossy,
             prediction: request.prediction,
             stats: SequenceStats { cached, ..SequenceStats::default() },
             last: None,

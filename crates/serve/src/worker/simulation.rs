@@ -417,6 +417,7 @@ impl Simulation {
                 drafting: Drafting {
                     policy,
                     rule: spec.rule,
+                    lossy: None,
                     adaptive: self.adaptive && dice.one_in(2),
                     refused: false,
                 },

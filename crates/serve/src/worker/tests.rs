@@ -113,7 +113,7 @@ fn request(
         seed: 7,
         constraint: None,
         logprobs: None,
-        drafting: Drafting { policy, rule, adaptive: true, refused: false },
+        drafting: Drafting { policy, rule, lossy: None, adaptive: true, refused: false },
         prediction: Vec::new(),
         arrived: now,
         deadline: now + Duration::from_secs(60),

@@ -85,7 +85,10 @@ pub enum LenienceResidual {
 /// # Ok::<(), forerun_verify::RowError>(())
 /// ```
 #[derive(Clone)]
-pub struct Gate(Arc<dyn Fn(&Dist, Token) -> bool + Send + Sync>);
+pub struct Gate(Arc<Accepts>);
+
+/// Whether a token drawn from this row is accepted.
+type Accepts = dyn Fn(&Dist, Token) -> bool + Send + Sync;
 
 impl Gate {
     /// A gate that reads the draft row and the token drawn from it.

@@ -118,7 +118,7 @@ pub(crate) fn pooled() -> Found {
 /// Verdicts within a budget, and books that hold no more than it.
 pub(crate) fn lossy_block() -> Found {
     let budgets = [Budget::at_every_token(0.0), Budget::on_account(0.05), Budget::on_account(1.0)];
-    property((case(&INDEPENDENT, 1..=1), 0..3usize), move |(case, budget)| {
+    property((case(&INDEPENDENT, 1..=1usize), 0..3usize), move |(case, budget)| {
         let (draft, rows) = case.draw();
         let block = Block::new(&draft, &rows).unwrap();
         let budget = budgets[budget].unwrap().with_factor(65_536.0).unwrap();

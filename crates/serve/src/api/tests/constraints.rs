@@ -19,7 +19,7 @@ fn schema() -> Value {
 
 #[tokio::test]
 async fn a_schema_is_followed_by_whatever_field_it_comes() {
-    let api = Api::new();
+    let (api, lossy_api) = (Api::new(), Api::lossy(0.1));
     let named = json!({ "name": "a", "schema": schema(), "strict": true });
     for more in [
         json!({ "response_format": { "type": "json_schema", "json_schema": named } }),
@@ -34,8 +34,15 @@ async fn a_schema_is_followed_by_whatever_field_it_comes() {
             assert!((1..=3).contains(&value["count"].as_u64().unwrap()), "{value}");
             assert_eq!(response["choices"][0]["finish_reason"], "stop");
             // Drafts change nothing.
-            let plain = with(body, json!({ "speculative": { "enabled": false } }));
+            let plain = with(body.clone(), json!({ "speculative": { "enabled": false } }));
             assert_eq!(text(&api.ok(COMPLETIONS, plain).await), text(&response));
+            // With loss it is another value, and a valid one.
+            let lossy = json!({ "mode": "account", "per_token": 0.1 });
+            let speculative = json!({ "rule": "block", "lossy": lossy });
+            let response =
+                lossy_api.ok(COMPLETIONS, with(body, json!({ "speculative": speculative })));
+            let value: Value = serde_json::from_str(text(&response.await)).unwrap();
+            assert!(value["color"] == "red" || value["color"] == "green", "{value}");
         }
     }
     assert_eq!(api.metric("forerun:grammar_cache_queries_total").await, 30.0);
