@@ -90,7 +90,7 @@ bench *args:
     cargo bench -p forerun-verify --bench cost {{ args }}
 
 # All committed reports but the server's, made again; about five hours.
-reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths trees batches control detections pairs claims
+reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths refine trees batches control detections pairs claims
 
 # The cost of every rule: writes bench/verify/cost.md.
 cost:
@@ -216,6 +216,10 @@ speed:
 # The same for draft heads: writes bench/decode/heads.md.
 heads:
     cargo run --release -p forerun-llama --features bare --example reports -- heads
+
+# Blocks of a synthetic head with and without refinement: writes bench/decode/refine.md.
+refine:
+    cargo test -p forerun-decode --test refine -- --ignored --exact report
 
 # Tokens per target pass of every rule, width and length: writes bench/decode/paths.md.
 paths:

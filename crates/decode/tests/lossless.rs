@@ -352,22 +352,97 @@ fn a_head_that_is_shown_the_wrong_rows_loses_nothing_but_acceptance() {
     case.assert_lossless("shifted rows");
 }
 
+fn block_head() -> HeadDrafter {
+    let shape = BlockShape { mask: Token(1), len_max: 4, first_row: 1 };
+    let head = Careless(ToyEngine::new(toy(77), 64), Some(shape));
+    HeadDrafter::new(Box::new(head), DrafterKind::Dflash)
+}
+
+fn block_case(drafter: fn() -> Vec<Box<dyn Drafter>>) -> Case {
+    let mut case = Case::new(drafter, BlockRule);
+    case.target = |model| Box::new(ToyEngine::new(model, 64).with_features());
+    case
+}
+
 #[test]
-fn a_head_that_drafts_blocks_changes_nothing() {
-    let blocks = || -> Vec<Box<dyn Drafter>> {
-        let shape = BlockShape { mask: Token(1), len_max: 4, first_row: 1 };
-        let head = Careless(ToyEngine::new(toy(77), 64), Some(shape));
-        vec![Box::new(HeadDrafter::new(Box::new(head), DrafterKind::Dflash))]
-    };
-    let case = |rule: RuleChoice| {
-        let mut case = Case::new(blocks, BlockRule);
+fn a_head_that_drafts_blocks_changes_nothing_whether_refined_or_not() {
+    let refined: fn() -> Vec<Box<dyn Drafter>> = || vec![Box::new(block_head())];
+    let unrefined: fn() -> Vec<Box<dyn Drafter>> = || vec![Box::new(block_head().unrefined())];
+    let check = |drafter, rule: RuleChoice, width| {
+        let drafts = Drafts { drafters: 1, has_model: true, may_stop: false, width, paths: None };
+        let scheme = rule.scheme(&drafts).unwrap();
+        let mut case = block_case(drafter);
+        if width > 1 {
+            case = case.wide(width, scheme);
+        }
+        case.policy.scheme = scheme;
         case.policy.rule = rule.with_seed(0);
-        case.target = |model| Box::new(ToyEngine::new(model, 64).with_features());
-        case
+        case.assert_lossless(&format!("{}, {width} paths", rule.name()));
+        if width == 1 {
+            case.shaped(penalised()).assert_lossless(&format!("{}, penalties", rule.name()));
+        }
     };
-    case(RuleChoice::Block).assert_lossless("block");
-    case(RuleChoice::Block).shaped(penalised()).assert_lossless("penalties");
-    case(RuleChoice::Pooled).wide(2, Scheme::Independent).assert_lossless("two paths");
+    // The coupled rule spends no chance: it is compared with itself, below.
+    for rule in RuleChoice::ALL.into_iter().filter(|rule| *rule != RuleChoice::Coupled) {
+        check(refined, rule, 1);
+        if !matches!(rule, RuleChoice::Block | RuleChoice::Token) {
+            check(refined, rule, 2);
+        }
+    }
+    check(unrefined, RuleChoice::Block, 1);
+    check(unrefined, RuleChoice::Pooled, 2);
+}
+
+/// Draws from the refined rows, and hands over those before refinement.
+struct Misstated {
+    refined: HeadDrafter,
+    unrefined: HeadDrafter,
+}
+
+impl Drafter for Misstated {
+    fn kind(&self) -> DrafterKind {
+        self.refined.kind()
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
+        self.refined.draft(requests)?;
+        for request in requests {
+            let mut chance = forerun_verify::Random(forerun_verify::Philox::new(0));
+            let DraftRequest { slot, tokens, sampling, len_max, .. } = *request;
+            let mut other = DraftRequest::next_token(slot, tokens, sampling, &mut chance, VOCAB);
+            other.len_max = len_max;
+            self.unrefined.draft(std::slice::from_mut(&mut other))?;
+            let rows = other.tree.finish().unwrap();
+            let empty = Draft::start(Scheme::Independent, VOCAB);
+            let drawn = std::mem::replace(&mut request.tree, empty).finish().unwrap();
+            // The rows of a block do not depend on what is drawn.
+            let mut node = Node::ROOT;
+            for ((at_depth, _, _), (_, token, _)) in rows.nodes().zip(drawn.nodes()) {
+                let row = request.tree.row(rows.drawn_from(at_depth).unwrap().clone()).unwrap();
+                node = request.tree.sampled(node, row, token).unwrap();
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, shown: &[Shown<'_>]) {
+        self.refined.show(shown);
+        self.unrefined.show(shown);
+    }
+}
+
+#[test]
+fn a_refined_draft_that_states_the_rows_before_refinement_is_caught() {
+    let misstated = || -> Vec<Box<dyn Drafter>> {
+        let (refined, unrefined) = (block_head(), block_head().unrefined());
+        vec![Box::new(Misstated { refined, unrefined })]
+    };
+    for rule in [RuleChoice::Block, RuleChoice::Token, RuleChoice::Pooled] {
+        let mut case = block_case(misstated);
+        case.policy.rule = rule.with_seed(0);
+        let worst = (0..3).map(|seed| case.worst_error(seed)).fold(0.0, f64::max);
+        assert!(worst > 1e-3, "{}: off by {worst:e} only", rule.name());
+    }
 }
 
 #[test]
@@ -454,7 +529,8 @@ fn the_coupled_rule_follows_the_plain_choice_of_its_noise() {
         let noise = Noise::new(seed);
         let rule = Arc::new(CoupledRule { noise });
         let policy = DraftPolicy::drafted((0..drafters.len()).map(DrafterId).collect(), 4, rule);
-        let mut decoder = Decoder::new(Box::new(ToyEngine::new(toy(3), 64)), drafters).unwrap();
+        let target = Box::new(ToyEngine::new(toy(3), 64).with_features());
+        let mut decoder = Decoder::new(target, drafters).unwrap();
         let mut sequence = Sequence::new(Slot(0), penalised());
         sequence.constraint = (seed % 2 == 0).then(|| Box::new(Manners::default()) as _);
         sequence.begin(prompt(), 40);
@@ -468,6 +544,7 @@ fn the_coupled_rule_follows_the_plain_choice_of_its_noise() {
     };
     for seed in 0..20 {
         assert_eq!(text(vec![], seed), text(vec![model()], seed), "seed {seed}");
+        assert_eq!(text(vec![], seed), text(vec![Box::new(block_head())], seed), "seed {seed}");
     }
 }
 

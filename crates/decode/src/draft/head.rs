@@ -1,6 +1,8 @@
 //! Drafts from a head: a small model that reads the target's hidden states. What it has of a sequence
-//! is in [`trail`]; how paths branch is in [`super::branch`].
+//! is in [`trail`]; how paths branch is in [`super::branch`]; how the rows of a block are made to go
+//! together is in [`refine`].
 
+mod refine;
 mod trail;
 
 use std::ops::Range;
@@ -14,6 +16,7 @@ use crate::cost::{CostCurve, Pass};
 use crate::draft::branch::{self, Tip};
 use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind, Shown};
 use crate::engine::{BlockShape, Branch, EngineError, Head, Keep, Output, Rows, Slot, Step};
+use refine::Refiner;
 use trail::Trail;
 
 /// Rows of a sequence that wait for the next draft. More of them run at once: they are many numbers.
@@ -32,6 +35,8 @@ pub struct HeadDrafter {
     kind: DrafterKind,
     confidence_min: f64,
     trails: Vec<Trail>,
+    /// One for each slot if it drafts blocks, whose rows are independent.
+    refiners: Vec<Refiner>,
     /// Why it could not run what it was shown.
     failure: Option<DraftFailure>,
     // Reused for their memory alone.
@@ -93,13 +98,16 @@ impl Growing<'_, '_> {
 impl HeadDrafter {
     /// A head of the decoder's target, by what it is to be called.
     pub fn new(head: Box<dyn Head>, kind: DrafterKind) -> Self {
-        let trails = vec![Trail::default(); head.slot_count()];
+        let slots = head.slot_count();
+        let trails = vec![Trail::default(); slots];
+        let refiners = vec![Refiner::default(); if head.block().is_some() { slots } else { 0 }];
         let (output, passes, clock) = (Output::default(), Vec::new(), clock::system());
         Self {
             timed: TimedHead { head, output, passes, clock },
             kind,
             confidence_min: 0.0,
             trails,
+            refiners,
             failure: None,
             features: Vec::new(),
             hidden: Vec::new(),
@@ -110,6 +118,14 @@ impl HeadDrafter {
     #[must_use]
     pub fn confident(mut self, confidence_min: f64) -> Self {
         self.confidence_min = confidence_min;
+        self
+    }
+
+    /// Draws from the rows of a block as the head gives them, instead of refining them by what followed
+    /// the drafted tokens earlier in the text: to compare the two.
+    #[must_use]
+    pub fn unrefined(mut self) -> Self {
+        self.refiners.clear();
         self
     }
 
@@ -212,6 +228,10 @@ impl HeadDrafter {
         self.or_start_over(result)?;
         let output = &mut self.timed.output;
         for (number, draft) in growing.iter_mut().enumerate() {
+            let mut refiner = self.refiners.get_mut(draft.request.slot.0 as usize);
+            if let Some(refiner) = &mut refiner {
+                refiner.turn_to(draft.request.tokens, draft.request.prompt_len);
+            }
             let first = number * (len + shape.first_row) + shape.first_row;
             for depth in 0..len.min(draft.request.len_max) {
                 let tips = std::mem::take(&mut draft.tips);
@@ -219,7 +239,13 @@ impl HeadDrafter {
                 let grown =
                     branch::grow(draft.request, tips, self.confidence_min, |request, _, path| {
                         // Every path draws from the same row, shaped for what is drawn before.
-                        branch::shaped(request, path, output.copied(row))
+                        let logits = output.copied(row);
+                        match &mut refiner {
+                            Some(refiner) => refiner.refined(path, logits, |logits| {
+                                branch::shaped(request, path, logits)
+                            }),
+                            None => branch::shaped(request, path, logits),
+                        }
                     });
                 match grown {
                     Ok(tips) if !tips.is_empty() => draft.tips = tips,
@@ -386,6 +412,9 @@ impl Drafter for HeadDrafter {
     fn forget(&mut self, slot: Slot) {
         if let Some(trail) = self.trails.get_mut(slot.0 as usize) {
             *trail = Trail::default();
+        }
+        if let Some(refiner) = self.refiners.get_mut(slot.0 as usize) {
+            *refiner = Refiner::default();
         }
     }
 
