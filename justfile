@@ -90,7 +90,7 @@ bench *args:
     cargo bench -p forerun-verify --bench cost {{ args }}
 
 # All committed reports but the server's, made again; about five hours.
-reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths refine trees batches control detections pairs claims
+reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead speed paths refine matches trees batches control detections pairs claims
 
 # The cost of every rule: writes bench/verify/cost.md.
 cost:
@@ -220,6 +220,10 @@ heads:
 # Blocks of a synthetic head with and without refinement: writes bench/decode/refine.md.
 refine:
     cargo test -p forerun-decode --test refine -- --ignored --exact report
+
+# Which of several matches the drafters that look tokens up should follow: writes bench/decode/matches.md.
+matches:
+    python3 bench/decode/matches.py
 
 # Tokens per target pass of every rule, width and length: writes bench/decode/paths.md.
 paths:
