@@ -126,6 +126,7 @@ impl Head for Chain {
 
     fn extend_hidden(
         &mut self,
+        _: usize,
         steps: &[Step<'_>],
         _: &[f32],
         output: &mut Output,
