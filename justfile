@@ -158,6 +158,11 @@ detections *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/certify/detections.py {{ args }}
 
+# Every kind of draft head certified, and two broken on purpose, ten minutes: writes bench/certify/heads.md.
+certify-heads *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/certify/heads.py {{ args }}
+
 # llama.cpp's server with speculation and without (LLAMA_SERVER names its binary): writes bench/certify/llama-server.html.
 certify-llama-server:
     cargo build --release -p forerun
