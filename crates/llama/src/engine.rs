@@ -58,8 +58,8 @@ pub struct LlamaEngine {
 enum Cut {
     /// As much as one likes.
     Anywhere,
-    /// So many of the last tokens, once, if they came with the last pass: a recurrent state that is kept as
-    /// it was before each of them.
+    /// So many of the last tokens, once, if the last pass had more: a recurrent state that is kept as it
+    /// was after each of that pass's tokens. What it was before the pass is gone.
     Last(usize),
     /// Nothing.
     Never,
@@ -70,7 +70,7 @@ impl Cut {
     fn allows(self, tokens: usize, fresh: usize) -> bool {
         match self {
             Self::Anywhere => true,
-            Self::Last(most) => tokens <= most.min(fresh),
+            Self::Last(most) => tokens == 0 || (tokens <= most && tokens < fresh),
             Self::Never => tokens == 0,
         }
     }

@@ -279,7 +279,7 @@ fn takes_drafts_back(architecture: &str) {
     assert!(engine.can_forget(Slot(0), 4) && !engine.can_forget(Slot(0), 5));
     assert!(engine.extend(&[step(Keep::Trunk(10), &text[10..11])], &mut output).is_err());
     engine.extend(&[step(Keep::Trunk(17), &text[17..18])], &mut output).unwrap();
-    assert!(engine.can_forget(Slot(0), 1) && !engine.can_forget(Slot(0), 2));
+    assert!(engine.can_forget(Slot(0), 0) && !engine.can_forget(Slot(0), 1));
     let expected = row_after(&mut self::engine(&model, 1, 1), &text[..18]);
     assert!(apart(output.row(0), &expected) < GAP_MAX);
 }
@@ -324,7 +324,42 @@ fn refuses_drafts(architecture: &str) {
     assert!(LlamaEngine::new(&model, &common::options(1, 3)).is_err(), "several paths");
 }
 
+/// After a pass over so many tokens, what it says it can forget leaves the rows of a fresh start.
+fn forgets_what_it_says(architecture: &str) {
+    let model = model(architecture);
+    let text = tokens(&model, TEXT);
+    let options = EngineOptions { rollback: 4, ..common::options(1, 1) };
+    let (mut fresh, mut output) = (engine(&model, 1, 1), Output::default());
+    let step =
+        |keep: Keep, trunk| Step { slot: Slot(0), keep, trunk, tree: &[], rows: Rows::Trunk };
+    let mut forgotten = 0;
+    for pass in 1..=6 {
+        for tokens in 1..=pass {
+            let mut engine = LlamaEngine::new(&model, &options).unwrap();
+            let end = 20 + pass;
+            engine.extend(&[step(Keep::Trunk(0), &text[..20])], &mut output).unwrap();
+            engine.extend(&[step(Keep::Trunk(20), &text[20..end])], &mut output).unwrap();
+            if !engine.can_forget(Slot(0), tokens) {
+                continue;
+            }
+            let kept = end - tokens;
+            engine.extend(&[step(Keep::Trunk(kept), &text[40..42])], &mut output).unwrap();
+            let again = [&text[..kept], &text[40..42]].concat();
+            let expected = row_after(&mut fresh, &again);
+            let gap = apart(output.row(0), &expected);
+            assert!(gap <= GAP_MAX, "{architecture}: {tokens} of a pass of {pass}: {gap}");
+            forgotten += 1;
+        }
+    }
+    assert!(forgotten >= 10, "{forgotten} times");
+}
+
 mod taken_back {
+    #[test]
+    fn hybrids_forget_what_they_say() {
+        ["qwen35", "nemotron_h", "lfm2"].into_iter().for_each(super::forgets_what_it_says);
+    }
+
     #[test]
     fn qwen35_takes_drafts_back() {
         super::takes_drafts_back("qwen35");

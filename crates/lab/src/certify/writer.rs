@@ -148,14 +148,14 @@ impl<'a> Writer<'a> {
 /// A model that scores outputs: a slot for each prompt.
 pub(super) struct Reader {
     engine: Box<dyn Engine>,
-    /// The prompts whose slots hold them.
-    holds: Vec<bool>,
+    /// How many tokens each slot holds, of its prompt and the last text.
+    holds: Vec<usize>,
     output: Output,
 }
 
 impl Reader {
     pub(super) fn new(engine: Box<dyn Engine>) -> Self {
-        let holds = vec![false; engine.slot_count()];
+        let holds = vec![0; engine.slot_count()];
         Self { engine, holds, output: Output::default() }
     }
 
@@ -165,12 +165,15 @@ impl Reader {
         let all = &text.tokens[..text.tokens.len() - 1];
         let branch = |(parent, token): (usize, &Token)| Branch { parent, token: *token };
         let tree: Vec<Branch> = all.iter().enumerate().map(branch).collect();
-        // Where the slot holds the prompt, its last token alone is run again.
-        let held = if self.holds[text.prompt] { prompt.len() - 1 } else { 0 };
+        // Where the slot can go back to the prompt, its last token alone is run again.
+        let begun = prompt.len() - 1;
+        let after = self.holds[text.prompt].checked_sub(begun);
+        let held = after.is_some_and(|after| self.engine.can_forget(slot, after));
+        let held = if held { begun } else { 0 };
         let (keep, trunk) = (Keep::Trunk(held), &prompt[held..]);
         let step = Step { slot, keep, trunk, tree: &tree, rows: Rows::All };
         self.engine.extend(&[step], &mut self.output)?;
-        self.holds[text.prompt] = true;
+        self.holds[text.prompt] = prompt.len() + tree.len();
         Ok(())
     }
 
