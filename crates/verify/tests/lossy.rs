@@ -1,7 +1,7 @@
 //! Lossy rules keep what they promise: by enumeration, the real distribution of every token
 //! against the target's. Nothing here is sampled but the verdicts of two rules that must agree.
 
-#![expect(clippy::unwrap_used, reason = "a test that prints what it found")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic")]
 
 use forerun_verify::check::{Drafting, Kind, Model, Shape, Spending, drafting, examine};
 use forerun_verify::rand_core::Rng;

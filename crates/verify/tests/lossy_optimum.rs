@@ -3,7 +3,7 @@
 //!
 //! With `FORERUN_WRITE_REPORTS=1` the tables are also written to `bench/verify/lossy.md`.
 #![cfg(not(forerun_without_solver))]
-#![expect(clippy::unwrap_used, reason = "a test that prints what it found")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -85,10 +85,9 @@ pub enum LenienceResidual {
 /// # Ok::<(), forerun_verify::RowError>(())
 /// ```
 #[derive(Clone)]
-pub struct Gate(Arc<Accepts>);
+pub struct Gate(Arc<Passes>);
 
-/// Whether a token drawn from this row is accepted.
-type Accepts = dyn Fn(&Dist, Token) -> bool + Send + Sync;
+type Passes = dyn Fn(&Dist, Token) -> bool + Send + Sync;
 
 impl Gate {
     /// A gate that reads the draft row and the token drawn from it.
