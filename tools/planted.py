@@ -2,8 +2,9 @@
 """Plants mistakes in a copy of the sources, one after the other, and has tests find them.
 
 The mistakes are in `tools/planted.toml`. Those of the server are looked for by its simulator, in as many runs as CI makes
-(`just faults`); those of caches and draft heads by the tests over the zoo. Writes reports under `bench/faults`, and fails
-if a mistake was not found.
+(`just faults`); those of caches and draft heads by the tests over the zoo; those of downloads by the tests against a hub
+that fails (`just hub`); those of forms, of the command line and of late scoring by the test that each names. Writes reports under
+`bench/faults`, and fails if a mistake was not found.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 20_000
+MUTATED = ("forerun", "forerun-grammar", "forerun-lab", "forerun-serve")
 
 Mistake = dict[str, str]
 
@@ -49,6 +51,37 @@ def found_by_tests(output: str) -> tuple[str, str] | None:
     return (str(len(failed)), failed[0]) if failed else None
 
 
+def found_by_one(output: str) -> tuple[str, str] | None:
+    """The test that failed, and how."""
+    failed = re.search(r"^ +FAIL \[[^]]*\] (?:\([^)]*\) )?\S+ (\S+)$", output, flags=re.MULTILINE)
+    panic = re.search(r"panicked at [^\n]*\n *([^\n]*)", output)
+    return (failed[1].split("::")[-1], panic[1].strip() if panic else "it ended") if failed else None
+
+
+def run_by(packages: str) -> Callable[[list[Mistake]], list[str]]:
+    """The command that runs the tests which mistakes in these packages name."""
+
+    def command(mistakes: list[Mistake]) -> list[str]:
+        names = "|".join(sorted({mistake["by"] for mistake in mistakes}))
+        # What is built again for each mistake is not optimised: that takes longer than the tests.
+        quick = [f"--config=profile.dev.package.{package}.opt-level=0" for package in MUTATED]
+        return ["cargo", "nextest", "run", *quick, *packages.split(), "-E", f"test(/(^|::)({names})$/)"]
+
+    return command
+
+
+def always(line: str) -> Callable[[list[Mistake]], list[str]]:
+    """The command that looks for any mistake."""
+    return lambda _: line.split()
+
+
+def found_by_pytest(output: str) -> tuple[str, str] | None:
+    """Where the first test is that failed, and its name."""
+    failed = re.search(r"^FAILED \S+::(\S+)", output, flags=re.MULTILINE)
+    in_rust = found_by_tests(output)
+    return ("tests/hub", failed[1]) if failed else ("crates/hub", in_rust[1]) if in_rust else None
+
+
 class Hunt(NamedTuple):
     """Mistakes of one kind, and what has to find them."""
 
@@ -57,7 +90,7 @@ class Hunt(NamedTuple):
     report: str
     about: str
     columns: str
-    command: list[str]
+    command: Callable[[list[Mistake]], list[str]]
     found: Callable[[str], tuple[str, str] | None]
 
 
@@ -68,7 +101,7 @@ HUNTS = {
         "planted.md",
         f"looked for in {RUNS:,} runs, as many as CI makes.",
         "first seed | how it was found",
-        ["cargo", "test", "--quiet", "-p", "forerun-serve", "--lib", "--", "--ignored", "simulation::many_runs"],
+        always("cargo test --quiet -p forerun-serve --lib -- --ignored simulation::many_runs"),
         found_by_seed,
     ),
     "caches": Hunt(
@@ -77,20 +110,61 @@ HUNTS = {
         "planted-caches.md",
         "looked for by the tests over the zoo of architectures and of draft heads.",
         "tests that fail | the first of them",
-        [
-            *"cargo test --quiet --no-fail-fast -p forerun-llama -p forerun-decode".split(),
-            *"--features forerun-decode/toy --test zoo --test heads".split(),
-        ],
+        always(
+            "cargo test --quiet --no-fail-fast -p forerun-llama -p forerun-decode "
+            "--features forerun-decode/toy --test zoo --test heads"
+        ),
         found_by_tests,
+    ),
+    "forms": Hunt(
+        "form_mistake",
+        "Mistakes planted in the compilation of schemas and grammars, and how tests found them",
+        "planted-forms.md",
+        "looked for by the test that was written for it.",
+        "test | how it failed",
+        run_by("-p forerun-serve -p forerun-grammar"),
+        found_by_one,
+    ),
+    "commands": Hunt(
+        "command_mistake",
+        "Mistakes planted in the command line, and how tests found them",
+        "planted-commands.md",
+        "looked for by the test that was written for it.",
+        "test | how it failed",
+        run_by("--workspace --features check,toy,bare"),
+        found_by_one,
+    ),
+    "defer": Hunt(
+        "defer_mistake",
+        "Mistakes planted in tokens that are scored late, and how tests found them",
+        "planted-defer.md",
+        "looked for by the test that was written for it.",
+        "test | how it failed",
+        run_by("-p forerun-decode --features toy"),
+        found_by_one,
+    ),
+    "hub": Hunt(
+        "hub_mistake",
+        "Mistakes planted in downloads, and how the tests found them",
+        "planted-hub.md",
+        "looked for by the tests against a hub on this machine that fails.",
+        "found in | first test that fails",
+        lambda _: [
+            "sh",
+            "-c",
+            "cargo build --quiet -p forerun-hub --example pull && cargo test --quiet -p forerun-hub --lib; own=$?; "
+            f"FORERUN_PULL=$CARGO_TARGET_DIR/debug/examples/pull {sys.executable} -m pytest -q -x tests/hub && exit $own",
+        ],
+        found_by_pytest,
     ),
 }
 
 
-def run(hunt: Hunt, copy: Path) -> tuple[bool, str]:
+def run(hunt: Hunt, mistakes: list[Mistake], copy: Path) -> tuple[bool, str]:
     """Whether all was well, and what was printed."""
     target = copy.parent / "target"
     environment = {**os.environ, "CARGO_TARGET_DIR": str(target), "FORERUN_SIMULATION_RUNS": str(RUNS)}
-    done = subprocess.run(hunt.command, cwd=copy, env=environment, capture_output=True, text=True)
+    done = subprocess.run(hunt.command(mistakes), cwd=copy, env=environment, capture_output=True, text=True)
     return done.returncode == 0, done.stdout + done.stderr
 
 
@@ -106,7 +180,7 @@ def plant(copy: Path, mistake: Mistake) -> tuple[Path, str]:
 def hunt_down(hunt: Hunt, mistakes: list[Mistake], copy: Path) -> int:
     """Plants each mistake, writes the report, and returns how many were missed."""
     print(f"{hunt.title}: {len(mistakes)}, about half a minute each after the first build", flush=True)
-    well, output = run(hunt, copy)
+    well, output = run(hunt, mistakes, copy)
     if not well:
         print(output)
         sys.exit("the tests fail without a mistake")
@@ -114,7 +188,7 @@ def hunt_down(hunt: Hunt, mistakes: list[Mistake], copy: Path) -> int:
     for mistake in mistakes:
         path, original = plant(copy, mistake)
         started = time.monotonic()
-        well, output = run(hunt, copy)
+        well, output = run(hunt, [mistake], copy)
         seconds = time.monotonic() - started
         path.write_text(original, encoding="utf-8")
         seen = None if well else hunt.found(output)
@@ -133,7 +207,7 @@ def hunt_down(hunt: Hunt, mistakes: list[Mistake], copy: Path) -> int:
         f"Found: {len(mistakes) - missed} of {len(mistakes)}.",
         "",
         f"| mistake | what it does | {hunt.columns} |",
-        "|---|---|--:|---|",
+        "|---|---|---|---|",
         *rows,
     ]
     report = ROOT / "bench" / "faults" / hunt.report

@@ -73,6 +73,14 @@ def gsm8k(path: Path) -> list[Prompt]:
     return [Prompt(f"gsm8k/{number}", "gsm8k", line["question"]) for number, line in lines]
 
 
+def problems(path: Path) -> list[dict[str, str]]:
+    """All questions of the test split with the number that answers them, without the solutions."""
+    return [
+        {"question": line["question"], "answer": line["answer"].split("####")[1].strip()}
+        for line in read(path, "gsm8k")
+    ]
+
+
 def every(prompts: list[Prompt], count: int) -> list[Prompt]:
     """`count` prompts, each the k-th after the one before, from the first on."""
     k = len(prompts) // count
@@ -80,9 +88,13 @@ def every(prompts: list[Prompt], count: int) -> list[Prompt]:
 
 
 def write(path: Path, prompts: list[Prompt]) -> None:
-    lines = [json.dumps(prompt._asdict(), ensure_ascii=False) + "\n" for prompt in prompts]
+    write_lines(path, [prompt._asdict() for prompt in prompts])
+
+
+def write_lines(path: Path, objects: list[dict[str, str]]) -> None:
+    lines = [json.dumps(it, ensure_ascii=False) + "\n" for it in objects]
     path.write_text("".join(lines), encoding="utf-8", newline="\n")
-    print(f"{path.name}: {len(prompts)} prompts, {path.stat().st_size} bytes")
+    print(f"{path.name}: {len(objects)} prompts, {path.stat().st_size} bytes")
 
 
 def main() -> None:
@@ -102,6 +114,7 @@ def main() -> None:
     write(options.out / "spec_bench.jsonl", [p for task in six for p in every(tasks[task], 8)])
     write(options.out / "human_eval.jsonl", every(tasks["human_eval"], 12))
     write(options.out / "gsm8k.jsonl", every(tasks["gsm8k"], 12))
+    write_lines(options.out / "gsm8k_test.jsonl", problems(options.gsm8k))
     short = {
         task: [prompt for prompt in tasks[task] if len(prompt.prompt) <= SHORT_LEN_MAX]
         for task in SHORT_TASKS

@@ -86,7 +86,9 @@ const tests = {
 
   async errors() {
     await assert.rejects(client.chat.completions.create({ ...common, n: 17 }), OpenAI.BadRequestError);
-    await assert.rejects(client.chat.completions.create({ ...common, model: "gpt-4o" }), OpenAI.NotFoundError);
+    // The model answers to any name, and says its own.
+    const other = await client.chat.completions.create({ ...common, model: "gpt-4o" });
+    assert.notEqual(other.model, "gpt-4o");
     const long = [{ role: "user", content: "sea ".repeat(2000) }];
     await assert.rejects(client.chat.completions.create({ ...common, messages: long }), {
       code: "context_length_exceeded",

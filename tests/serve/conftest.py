@@ -33,6 +33,9 @@ PLAIN = {"enabled": False}
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 
+# Clients from npm.
+JAVASCRIPT = ("openai@6.49.0", "@anthropic-ai/sdk@1.9.0", "ai@6.0.319", "@ai-sdk/openai-compatible@2.0.87")
+
 # The files that `just models` brings; a test may use no other, even if an old cache holds it.
 BROUGHT = (Path(__file__).parents[2] / "models" / "tests.txt").read_text().split("\n")
 
@@ -74,6 +77,7 @@ class Server:
         started = time.monotonic()
         own = ("LLAMA_", "FORERUN_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+        environment["FORERUN_CONFIG"] = ""
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             self.command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -188,6 +192,23 @@ def server() -> Iterator[Server]:
     """The target with a good drafter, and flags as they come: texts are then the same to the last bit each time."""
     with Server() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def thinking() -> Iterator[Server]:
+    """A server whose template knows functions and thoughts."""
+    template = Path(__file__).with_name("thinking.jinja")
+    with Server("--chat-template-file", str(template), "-c", "2048", drafter=None) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The JavaScript clients, of the versions that were tested; later ones need a newer node than Debian's."""
+    folder = tmp_path_factory.mktemp("node")
+    command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *JAVASCRIPT]
+    subprocess.run(command, check=True, timeout=120)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -73,15 +73,19 @@ def test_a_server_that_was_asked_too_little_is_inconclusive(server: Server, tmp_
     assert certificate["server"]["ended"] == "pairs", certificate["server"]
 
 
+# A test by chance: the faults are large and the search long, so that none of them passes on an unlucky day.
+LONG_SEARCH = ["--power", "0.05", "--pairs", "2000"]
+
+
 def test_a_server_that_forgets_penalties_fails(server: Server, tmp_path: Path) -> None:
     with between(server, lambda body: body.update(presence_penalty=0.0)) as url:
         code, certificate = certified(
-            tmp_path, url, "--pairs", "600", "-n", "8", "--temp", "0.7", "--presence-penalty", "2"
+            tmp_path, url, *LONG_SEARCH, "-n", "16", "--temp", "0.3", "--presence-penalty", "2"
         )
     assert (code, certificate["verdict"]) == (1, "failed"), certificate["server"]
 
 
 def test_a_server_with_another_temperature_fails(server: Server, tmp_path: Path) -> None:
-    with between(server, lambda body: body.update(temperature=0.5)) as url:
-        code, certificate = certified(tmp_path, url, "--pairs", "600", "-n", "6", "--temp", "1")
+    with between(server, lambda body: body.update(temperature=0.1)) as url:
+        code, certificate = certified(tmp_path, url, *LONG_SEARCH, "-n", "6", "--temp", "1")
     assert (code, certificate["verdict"]) == (1, "failed"), certificate["server"]

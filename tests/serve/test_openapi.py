@@ -22,6 +22,7 @@ def small(start: Callable[..., Server]) -> Server:
 def test_the_document_names_every_endpoint(server: Server) -> None:
     document = server.http.get("/openapi.json").json()
     posts = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"}
+    posts |= {"/v1/messages", "/v1/messages/count_tokens", "/v1/responses"}
     gets = {"/v1/models", "/v1/models/{model}", "/health", "/livez", "/metrics", "/v1/loads", "/version", "/props"}
     assert set(document["paths"]) == posts | gets
     assert document["openapi"].startswith("3.")
@@ -34,7 +35,7 @@ def test_the_document_tells_of_keys(server: Server) -> None:
         assert {"401", "4XX"} & set(document["paths"][path]["get"]["responses"]), path
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"])
 def test_the_document_tells_of_streams(server: Server, path: str) -> None:
     document = server.http.get("/openapi.json").json()
     assert "text/event-stream" in document["paths"][path]["post"]["responses"]["200"]["content"]

@@ -529,8 +529,8 @@ def test_gateways_see_how_busy_it_is(server: Server) -> None:
 
 
 def test_a_refused_request_says_which_field_it_is(server: Server) -> None:
-    error = error_of(server.http.post(CHAT, json={"messages": SEA, "warmth": 1}), 400)
-    assert "warmth" in error["message"]
+    error = error_of(server.http.post(CHAT, json={"messages": SEA, "warmth": 1, "mirostat": 2}), 400)
+    assert "mirostat" in error["message"]
     error = error_of(server.http.post(CHAT, json={"messages": SEA, "speculative": {"size": 3}}), 400)
     assert "size" in error["message"] and "length" in error["message"]
 

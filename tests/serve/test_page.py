@@ -34,3 +34,11 @@ def test_a_chat_completes_and_shows_its_drafts(start: Callable[..., Server], bro
     ran = subprocess.run(command, cwd=browser, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert picture.stat().st_size > 10_000
+
+
+def test_a_lossy_answer_says_what_it_changed(start: Callable[..., Server], browser: Path) -> None:
+    server = start("--spec-adaptive", "off", "--lossy-max", "0.05", "--temp", "1")
+    command = ["node", str(CHECK), server.url, str(browser / "lossy.png"), "Tell me about the ocean."]
+    environment = {**os.environ, "FORERUN_LOSSY": "1"}
+    ran = subprocess.run(command, cwd=browser, capture_output=True, text=True, timeout=300, env=environment)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -44,6 +44,17 @@ def fields_of(server: Server, kind: str) -> dict[str, Any]:
     return {"stop": [said[len(said) // 2 :][:40]]}
 
 
+def calls(pieces: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Calls in one piece each: arguments come as they are decoded, a round at a time."""
+    whole: list[dict[str, str]] = []
+    for piece in pieces:
+        if whole and "name" not in piece:
+            whole[-1] = {**whole[-1], "arguments": whole[-1]["arguments"] + piece["arguments"]}
+        else:
+            whole.append(piece)
+    return whole
+
+
 @dataclass
 class Heard:
     """What a client has of an answer."""
@@ -58,7 +69,7 @@ class Heard:
             delta = choice["delta"]
             self.text += delta.get("content") or ""
             self.ids += choice.get("token_ids") or []
-            self.calls += [call["function"] for call in delta.get("tool_calls") or []]
+            self.calls = calls(self.calls + [call["function"] for call in delta.get("tool_calls") or []])
             self.finish = choice["finish_reason"] or self.finish
 
 
@@ -93,7 +104,7 @@ def prefixes(server: Server, **fields: Any) -> list[Heard]:
 
 
 def joined(begun: Heard, rest: Heard) -> Heard:
-    return Heard(begun.text + rest.text, begun.ids + rest.ids, begun.calls + rest.calls, rest.finish)
+    return Heard(begun.text + rest.text, begun.ids + rest.ids, calls(begun.calls + rest.calls), rest.finish)
 
 
 @pytest.fixture(scope="module")

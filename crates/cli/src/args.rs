@@ -17,6 +17,12 @@ pub(crate) const SHORTS: &[(&str, &str)] = &[
     ("-ctv", "--cache-type-v"),
     ("-ctvd", "--cache-type-v-draft"),
     ("-fa", "--flash-attn"),
+    ("-hf", "--hf-repo"),
+    ("-hfd", "--spec-draft-hf"),
+    ("-hff", "--hf-file"),
+    ("-hfr", "--hf-repo"),
+    ("-hfrd", "--spec-draft-hf"),
+    ("-hft", "--hf-token"),
     ("-kvu", "--kv-unified"),
     ("-md", "--model-draft"),
     ("-ngl", "--gpu-layers"),
@@ -78,10 +84,11 @@ fn long(short: &str, command: &mut Command) -> Result<&'static str, clap::Error>
     })
 }
 
-/// The flags of all subcommands that take a value, as they are typed.
+/// The flags that take a value, those of all subcommands too, as they are typed.
 fn valued_flags(command: &Command) -> HashSet<String> {
     let mut flags = HashSet::new();
-    for argument in command.get_subcommands().flat_map(Command::get_arguments) {
+    let subcommands = command.get_subcommands().flat_map(Command::get_arguments);
+    for argument in command.get_arguments().chain(subcommands) {
         if argument.get_action().takes_values() {
             let longs = argument.get_long_and_visible_aliases().unwrap_or_default();
             let hidden = argument.get_aliases().unwrap_or_default();

@@ -1,13 +1,15 @@
 //! `forerun bench`: what can be said to it, and what it means. What it does is in the lab.
 
+mod task;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr as _;
 
-use forerun_decode::{DrafterKind, RuleChoice, Sampling};
+use forerun_decode::{DrafterKind, Drafts, LossyMode, RuleChoice, Sampling};
 use forerun_lab::bench::{
-    self, Address, Axes, BenchConfig, Ended, Files, LocalConfig, ServerConfig, Stop, Team,
-    TeamError, distinct, stem,
+    self, Address, Axes, BenchConfig, Ended, Files, LocalConfig, LossyWay, ServerConfig, Stop,
+    Task, Team, TeamError, distinct, stem,
 };
 use forerun_lab::{Observer as _, Span, Subject, file_name};
 
@@ -16,6 +18,7 @@ use crate::flags::{
 };
 use crate::interrupt::{EXIT_CODE, Interrupt};
 use crate::lab::{Console, Gguf, GgufConfig, provenance};
+use task::TaskFlags;
 
 /// Limits of a run, and of a quick one.
 const REPEATS: usize = 5;
@@ -24,6 +27,8 @@ const TIME_LIMIT_S: f64 = 7200.0;
 const QUICK_TIME_LIMIT_S: f64 = 240.0;
 const TEXT_LEN: usize = 64;
 const QUICK_TEXT_LEN: usize = 32;
+/// Long enough for most solutions of a problem.
+const ANSWER_LEN: usize = 400;
 /// Prompts of a task, where time decides; of a server's users, where it does not.
 const PROMPTS_MAX: usize = 8;
 const SERVER_PROMPTS: usize = 2;
@@ -39,6 +44,8 @@ pub(crate) struct BenchFlags {
     target: TargetFlags,
     #[command(flatten)]
     draft: DraftAxes,
+    #[command(flatten)]
+    task: TaskFlags,
     #[command(flatten)]
     texts: TextFlags,
     #[command(flatten)]
@@ -79,6 +86,10 @@ struct DraftAxes {
     /// rsd, nss, coupled [default: block for one path, pooled for several]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = RuleChoice::from_str)]
     verify: Vec<RuleChoice>,
+    /// Lossy modes to measure too, separated by commas, such as account:0.02; or published rules that
+    /// change the output without a bound: typical, lenience, lenience-plain, specdec, sglang, sprinter
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = LossyWay::from_str)]
+    lossy: Vec<LossyWay>,
     /// Numbers of paths of a draft model, separated by commas; rules for one path use one [default:
     /// 1]
     #[arg(long, visible_alias = "draft-paths", value_name = "LIST", value_delimiter = ',')]
@@ -113,8 +124,8 @@ struct TextFlags {
     /// Prompts per task [default: as many as the time allows, at most 8; 2 with --url]
     #[arg(long, value_name = "N")]
     prompts_per_task: Option<usize>,
-    /// Tokens per output; end tokens are forbidden, except in edits and agents' answers
-    /// [default: 64; 32 with --quick]
+    /// Tokens per output; end tokens are forbidden, except in edits, agents' answers and with --task
+    /// [default: 64; 32 with --quick; 400 with --task]
     #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N")]
     predict: Option<usize>,
     /// Keep only the N likeliest tokens; 0 keeps all [default: 0; with --url the server's]
@@ -151,10 +162,11 @@ struct RunFlags {
     /// Get a first impression within five minutes: one repeat, one prompt per task, short outputs
     #[arg(long)]
     quick: bool,
-    /// HTML report; each measurement is also appended to a .jsonl file of the same name
-    #[arg(short, long, value_name = "FILE", default_value = "bench.html")]
-    out: PathBuf,
-    /// JSON report [default: as --out, with the extension .json]
+    /// HTML report; each measurement is also appended to a .jsonl file of the same name [default:
+    /// bench.html]
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// JSON report [default: as --out, with the extension .json; gsm8k.json with --task gsm8k]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Continue an interrupted run with the same settings
@@ -171,7 +183,7 @@ struct RunFlags {
 struct ServerFlags {
     /// Measure an OpenAI-compatible server instead of models, such as http://localhost:8080
     #[arg(long, value_name = "URL")]
-    #[arg(conflicts_with_all = ["draft", "spec_type", "verify", "spec_draft_paths"])]
+    #[arg(conflicts_with_all = ["draft", "spec_type", "verify", "lossy", "spec_draft_paths"])]
     #[arg(conflicts_with_all = ["spec_draft_n_max", "spec_adaptive"])]
     url: Option<String>,
     /// Address of the same model without speculation, if a request to --url cannot turn it off
@@ -204,14 +216,28 @@ impl BenchFlags {
             console.result(&bench::compare(old, new)?)?;
             return Ok(ExitCode::SUCCESS);
         }
+        let lossy = self.draft.lossy.clone();
+        let task = self.task.resolve();
         let (config, place) = self.resolve()?;
+        for way in lossy {
+            let how = if way.has_bound() { "within its bound" } else { "and has no bound" };
+            console.warn(&format!("lossy {way}: changes the output {how}"));
+        }
         let interrupt = Interrupt::install()?;
         let cancellation = interrupt.cancellation();
         let ended = match &place {
             Place::Local(gguf, local) => {
                 let mut models = Gguf::new(gguf, &interrupt, &console);
-                let subject = Subject::Models(local, &mut models);
-                bench::run(&config, subject, &console, cancellation)
+                match &task {
+                    Some(task) => {
+                        let config = (&config, task);
+                        bench::solve(config, local, &mut models, &console, cancellation)
+                    }
+                    None => {
+                        let subject = Subject::Models(local, &mut models);
+                        bench::run(&config, subject, &console, cancellation)
+                    }
+                }
             }
             Place::Server(server) => {
                 bench::run(&config, Subject::Server(server), &console, cancellation)
@@ -238,7 +264,8 @@ impl BenchFlags {
         let is_server = self.server.url.is_some();
         let own = |value| Some(value).filter(|_| !is_server);
         let (top_k, top_p, min_p) = (texts.top_k, texts.top_p, texts.min_p);
-        let temperatures = distinct(or(self.draft.temp.clone(), &[0.0, 1.0]));
+        let temperatures = distinct(or(self.draft.temp.clone(), self.draft.temperatures()));
+        self.draft.check_lossy(&temperatures)?;
         for temperature in &temperatures {
             let sampling = Sampling {
                 temperature: *temperature,
@@ -248,7 +275,11 @@ impl BenchFlags {
             };
             sampling.check(usize::MAX)?;
         }
-        let text_len = texts.predict.unwrap_or(if quick { QUICK_TEXT_LEN } else { TEXT_LEN });
+        let text_len = texts.predict.unwrap_or(match (self.task.task, quick) {
+            (Some(_), _) => ANSWER_LEN,
+            (None, true) => QUICK_TEXT_LEN,
+            (None, false) => TEXT_LEN,
+        });
         let fixed = if is_server { Some(SERVER_PROMPTS) } else { None };
         let per_task = match texts.prompts_per_task {
             Some(count) => Some(within("--prompts-per-task", count, 1..=10_000)?),
@@ -259,14 +290,19 @@ impl BenchFlags {
         let place = match (self.server.url.clone(), model) {
             (Some(url), _) => Place::Server(self.server.resolve(url)?),
             (None, Some(model)) => {
-                let (gguf, local) = self.draft.resolve(self.engine.resolve(model)?)?;
+                let only_lossy = self.task.task.is_some() && self.draft.verify.is_empty();
+                let (gguf, mut local) = self.draft.resolve(self.engine.resolve(model)?)?;
+                if only_lossy {
+                    local.product = local.product.without_lossless();
+                }
+                self.task.check(&local)?;
                 Place::Local(Box::new(gguf), local)
             }
             (None, None) => return Err(ConfigError::NoModel),
         };
         let config = BenchConfig {
             stop: run.stop()?,
-            files: run.files(),
+            files: run.files(self.task.task),
             resume: run.resume,
             force: run.force,
             quick,
@@ -302,10 +338,14 @@ impl RunFlags {
         })
     }
 
-    fn files(&self) -> Files {
-        let data = self.json.clone().unwrap_or_else(|| self.out.with_extension("json"));
-        let journal = self.out.with_extension("jsonl");
-        Files { page: self.out.clone(), data, journal }
+    /// A task has no page.
+    fn files(&self, task: Option<Task>) -> Files {
+        let stem = task.map_or("bench", Task::name);
+        let page = self.out.clone().unwrap_or_else(|| PathBuf::from(stem).with_extension("html"));
+        let data = self.json.clone().unwrap_or_else(|| page.with_extension("json"));
+        let beside = if task.is_some() { &data } else { &page };
+        let journal = beside.with_extension("jsonl");
+        Files { page, data, journal }
     }
 }
 
@@ -338,6 +378,46 @@ impl ServerFlags {
 }
 
 impl DraftAxes {
+    /// The temperatures unless told otherwise: those at which everything does something.
+    fn temperatures(&self) -> &'static [f32] {
+        let greedy = |way: &LossyWay| matches!(way, LossyWay::Mode(LossyMode::Near(_)));
+        match (self.lossy.is_empty(), self.lossy.iter().all(greedy)) {
+            (true, _) => &[0.0, 1.0],
+            (false, true) => &[0.0],
+            (false, false) => &[1.0],
+        }
+    }
+
+    /// Looks whether lossy ways fit how tokens are drawn.
+    fn check_lossy(&self, temperatures: &[f32]) -> Result<(), ConfigError> {
+        let one = Drafts { drafters: 1, has_model: true, may_stop: false, width: 1, paths: None };
+        for (way, temperature) in
+            self.lossy.iter().flat_map(|way| temperatures.iter().map(move |it| (way, *it)))
+        {
+            match way {
+                LossyWay::Mode(LossyMode::Defer(_)) if self.spec_adaptive.contains(&true) => {
+                    return Err(ConfigError::Unused {
+                        flag: "--spec-adaptive on",
+                        reason: "--lossy defer decides when the target runs",
+                        instead: "leave it out",
+                    });
+                }
+                LossyWay::Mode(mode) => {
+                    mode.admits(&one, &Sampling { temperature, ..Sampling::unshaped() })?;
+                }
+                LossyWay::Published(_) if temperature == 0.0 => {
+                    return Err(ConfigError::Unused {
+                        flag: "--lossy",
+                        reason: "published rules are for sampled outputs",
+                        instead: "leave out --temp 0",
+                    });
+                }
+                LossyWay::Published(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     fn resolve(
         self,
         (target, context): (ModelConfig, ContextLen),
@@ -362,7 +442,8 @@ impl DraftAxes {
         }
         let adaptive = distinct(or(self.spec_adaptive, &[false]));
         let rules = distinct(self.verify);
-        let product = Axes { teams, rules, widths, lens, adaptive }.product()?;
+        let lossy = distinct(self.lossy);
+        let product = Axes { teams, rules, lossy, widths, lens, adaptive }.product()?;
         let files = self.draft;
         let model = |path: &PathBuf| DrafterConfig::like_target(path.clone(), &target);
         let looked_up = drafters.iter().filter_map(|it| DrafterConfig::looking_up(it.kind));

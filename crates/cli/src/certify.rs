@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use clap::builder::TypedValueParser;
-use forerun_decode::RuleChoice;
+use forerun_decode::{LossyMode, RuleChoice};
 use forerun_lab::certify::{
     self, CertifyConfig, DIFFERENCE, Fault, Limits, ModelSubject, ServerSubject, Verdict,
 };
@@ -35,6 +35,10 @@ const QUICK_POWER: f64 = 0.05;
 /// The same of a server's outputs, for a first impression.
 const QUICK_DIFFERENCE: f64 = 0.3;
 
+/// The least excess of a lossy mode that its test must be able to find, if it promises less: unless told
+/// otherwise twice the promise is found.
+const LOSS_POWER_MIN: f64 = 0.005;
+
 /// What the program ends with where nothing wrong was found but too little was tested. 2 is for
 /// command lines that cannot be read.
 const INCONCLUSIVE: u8 = 3;
@@ -44,7 +48,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(600);
 const QUICK_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 const EXIT_CODES: &str = "Exit codes: 0 passed, 1 failed (or an error), 2 usage, 3 inconclusive: \
-                          nothing wrong was found, but not enough was tested.";
+                          nothing wrong was found, but not enough was tested. With --lossy: 0 within \
+                          the promise, 1 exceeded, 3 not shown.";
 
 /// What to certify, as given.
 #[derive(Debug, Clone, clap::Args)]
@@ -93,8 +98,9 @@ pub(crate) struct CertifyFlags {
     false_alarm: f64,
     /// Smallest fault that the test must be able to find for the verdict PASSED; it stops there.
     /// For a model: the fraction of tokens that are wrong. For a server: the fraction of outputs by
-    /// which speculation on and off differ [default: 0.01, or 0.05 with --quick; for a server 0.15,
-    /// or 0.3 with --quick; never reached with --broken]
+    /// which speculation on and off differ. With --lossy: the total variation per token above what
+    /// is promised [default: 0.01, or 0.05 with --quick; for a server 0.15, or 0.3 with --quick; with
+    /// --lossy as much as is promised; never reached with --broken]
     #[arg(long, value_name = "P", conflicts_with = "broken")]
     power: Option<f64>,
     /// Stop after this time, such as 90s, 15m or 1h30m, including loading; a test that has not
@@ -182,10 +188,11 @@ impl CertifyFlags {
             (true, false) => DIFFERENCE,
             (true, true) => QUICK_DIFFERENCE,
         };
+        let lossy = self.draft.lossy().map(|mode| mode.promised().max(LOSS_POWER_MIN));
         // What is broken is to be found, however long it takes.
         let power = match self.power {
             None if self.broken.is_some() => 0.0,
-            power => share("--power", power.unwrap_or(default))?,
+            power => share("--power", power.or(lossy).unwrap_or(default))?,
         };
         let time = if self.quick { QUICK_TIME_LIMIT } else { TIME_LIMIT };
         let limits = Limits {
@@ -207,7 +214,8 @@ impl CertifyFlags {
             (None, None) => return Err(ConfigError::NoModel.into()),
         };
         let provenance = provenance();
-        let config = CertifyConfig { prompts, sampling, limits, out, json, provenance };
+        let quick = self.quick;
+        let config = CertifyConfig { prompts, sampling, limits, quick, out, json, provenance };
         Ok((config, certified))
     }
 
@@ -220,12 +228,23 @@ impl CertifyFlags {
             other => other,
         };
         // Always drafted for, so that what is tested is speculation and not the choice against it.
-        let draft = self.draft.resolve(&target, true)?;
+        let draft = self.draft.fetched(&self.target.hub(), &target.path)?.resolve(&target, true)?;
         ensure!(
             !draft.drafters.is_empty(),
             "nothing drafts, so there is nothing to certify: add --spec-draft-model FILE or --spec-type"
         );
+        ensure!(
+            !draft.gate.on,
+            "certify drafts all it may in every round, so a gate would do nothing: leave out --spec-gate"
+        );
         if let Some(fault) = self.broken {
+            match (fault.is_of_lossy(), draft.lossy) {
+                (true, None) => bail!("{}: add --lossy account:0.02", fault.about()),
+                (false, Some(_)) => {
+                    bail!("{} is of a lossless rule: leave out --lossy", fault.about())
+                }
+                _ => {}
+            }
             let one_model = matches!(draft.drafters.as_slice(), [DrafterConfig::Model(_)]);
             ensure!(
                 one_model && draft.width.get() == 1 && draft.rule == RuleChoice::Block,
@@ -234,6 +253,18 @@ impl CertifyFlags {
                 fault.about()
             );
         }
+        let sampling = self.sampling.resolve()?;
+        draft.check_lossy(&sampling)?;
+        ensure!(
+            !matches!(draft.lossy, Some(LossyMode::Near(_))),
+            "--lossy near says of every token whether it was forgiven, and is proved by enumeration: \
+             certify budget or account"
+        );
+        ensure!(
+            !matches!(draft.lossy, Some(LossyMode::Defer(_))),
+            "--lossy defer bounds what a whole output spends, and single tokens, which are what is bet \
+             on, may spend more; it is proved by enumeration: certify budget or account"
+        );
         let slots = within("--parallel", self.parallel.unwrap_or(16), 1..=AT_ONCE_MAX)?;
         let slots = NonZeroU32::new(slots).expect("1 or more");
         let path = |drafter: &DrafterConfig| match drafter {
@@ -249,6 +280,7 @@ impl CertifyFlags {
             scheme: draft.scheme,
             may_stop: draft.may_stop(),
             rule: draft.rule,
+            lossy: draft.lossy,
             slots,
             broken: self.broken,
         };

@@ -6,14 +6,22 @@
 
 mod draft;
 mod error;
+mod gate;
+mod hub;
 mod model;
 mod named;
 mod output;
 mod sampling;
+mod spec_type;
+mod switch;
 mod text;
 
-pub(crate) use draft::{DraftConfig, DraftFlags, DraftModelConfig, DrafterConfig};
+pub(crate) use draft::{
+    DraftConfig, DraftFlags, DraftModelConfig, DrafterConfig, candidates, is_auto,
+};
 pub(crate) use error::{ConfigError, within};
+pub(crate) use gate::GateConfig;
+pub(crate) use hub::{AccessFlags, HubFlags};
 pub(crate) use model::{ContextLen, EngineFlags, ModelConfig, ModelFlags, TargetFlags};
 pub(crate) use named::named;
 pub(crate) use output::{ColorChoice, OutputConfig};
@@ -23,7 +31,8 @@ pub(crate) use text::{TextConfig, unescape};
 use forerun_lab::SamplingConfig;
 
 /// Whether this build can use a GPU.
-pub(crate) const GPU: bool = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
+pub(crate) const GPU: bool =
+    cfg!(any(feature = "cuda", feature = "metal", feature = "rocm", feature = "vulkan"));
 
 /// What all commands that make text have in common.
 #[derive(Debug, Clone, clap::Args)]
@@ -68,13 +77,15 @@ impl RunFlags {
     /// Decides every default.
     pub(crate) fn resolve(self) -> Result<RunConfig, ConfigError> {
         let gpu_missing = !GPU && (self.model.wants_gpu() || self.draft.wants_gpu());
-        let (target, context) = self.model.resolve()?;
         let seeded = self.sampling.is_seeded();
-        let draft = self.draft.resolve(&target, seeded)?;
-        let sampling = self.sampling.resolve()?;
+        // What can be wrong with these is said before a model is brought.
+        let (text, sampling) = (self.text.resolve()?, self.sampling.resolve()?);
+        let hub = self.model.hub();
+        let (target, context) = self.model.resolve()?;
+        let draft = self.draft.fetched(&hub, &target.path)?.resolve(&target, seeded)?;
         draft.check_lossy(&sampling)?;
         Ok(RunConfig {
-            text: self.text.resolve()?,
+            text,
             draft,
             target,
             context,

@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use forerun_decode::{
-    Arm, Controller, Decoder, Drafter, DrafterId, EditDrafter, Engine, HeadDrafter, ModelDrafter,
-    NgramDrafter, Sampling, Special, SuffixDrafter, TenantSuffixDrafter, Token, Tokenizer,
-    VocabMap,
+    Arm, Controller, Decoder, Drafter, DrafterId, EditDrafter, Engine, Gates, HeadDrafter,
+    ModelDrafter, NgramDrafter, Sampling, Special, SuffixDrafter, TenantSuffixDrafter, Token,
+    Tokenizer, VocabMap,
 };
 use forerun_lab::{MEASURE, SLOT, SamplingConfig, bytes, file_name};
 use forerun_llama::{EngineOptions, LlamaEngine, LlamaHead, Model, ModelOptions};
 
 use crate::flags::{
-    ContextLen, DraftConfig, DraftModelConfig, DrafterConfig, ModelConfig, RunConfig,
+    ContextLen, DraftConfig, DraftModelConfig, DrafterConfig, GateConfig, ModelConfig, RunConfig,
 };
+use crate::gate_file;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::terminal::Screen;
@@ -37,6 +38,18 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
+    /// Stores what gates have learned, if that is wanted.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub(crate) fn keep_gates(&self, config: &GateConfig) -> anyhow::Result<()> {
+        let gates = self.controller.as_ref().and_then(Controller::gates);
+        match (gates, &config.file) {
+            (Some(gates), Some(file)) => gate_file::write(file, gates),
+            _ => Ok(()),
+        }
+    }
+
     /// The target's vocabulary.
     pub(crate) fn tokenizer(&self) -> Arc<dyn Tokenizer> {
         Arc::new(self.model.vocab().clone())
@@ -180,7 +193,11 @@ pub(crate) fn load_for(
     let controller = if drafts.adaptive && !decoder.drafters().is_empty() {
         let costs = decoder.measure(MEASURE).context("measuring what passes cost")?;
         let len_max = if edits { drafts.priced_len } else { drafts.len };
-        Some(Controller::new(costs, arms(drafts, edits), len_max.get()))
+        let controller = Controller::new(costs, arms(drafts, edits), len_max.get());
+        Some(match drafts.gate.on {
+            true => controller.gated(gates(drafts, &model)?),
+            false => controller,
+        })
     } else {
         None
     };
@@ -225,6 +242,20 @@ fn arms(drafts: &DraftConfig, edits: bool) -> Vec<Arm> {
         arms.extend((1..=width_max).map(|width| Arm { drafters: drafters.clone(), width }));
     }
     arms
+}
+
+/// Gates for the drafters with a model, with what their file holds.
+fn gates(drafts: &DraftConfig, target: &Model) -> anyhow::Result<Gates> {
+    let target = file_name(target.path());
+    let named = |(index, drafter): (usize, &DrafterConfig)| {
+        let path = drafter.path()?;
+        Some((DrafterId(index), format!("{} for {target}", file_name(path))))
+    };
+    let mut gates = Gates::new(drafts.drafters.iter().enumerate().filter_map(named));
+    if let Some(file) = &drafts.gate.file {
+        gate_file::read(file, &mut gates)?;
+    }
+    Ok(gates)
 }
 
 /// A drafter, and what it is in words.

@@ -8,8 +8,12 @@ mod bench;
 mod certify;
 mod chat;
 mod config;
+mod doctor;
+mod download;
 mod flags;
+mod gate_file;
 mod generate;
+mod hub;
 mod interrupt;
 mod lab;
 mod load;
@@ -17,13 +21,16 @@ mod plain;
 mod progress;
 mod report;
 mod serve;
+mod shell;
 mod simulate;
 mod stream;
 mod template;
+mod tenants;
 mod terminal;
 mod trim;
 mod tune;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -33,6 +40,10 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "forerun", version, args_override_self = true, max_term_width = 100)]
 struct Cli {
+    /// TOML file with flags by their long names; command line and environment take precedence; an
+    /// empty name for none [default: forerun/config.toml in $XDG_CONFIG_HOME or ~/.config]
+    #[arg(long, global = true, env = config::VARIABLE, value_name = "FILE")]
+    config: Option<OsString>,
     #[command(subcommand)]
     command: Command,
 }
@@ -54,6 +65,20 @@ enum Command {
     Certify(Box<certify::CertifyFlags>),
     /// Predict the behaviour of a fleet of replicas from a benchmark of one
     Simulate(Box<simulate::SimulateFlags>),
+    /// Download a model from the hub, checked and ready for -hf
+    Pull(Box<hub::PullFlags>),
+    /// List the models on this machine, those of Ollama and LM Studio too
+    Models(hub::ModelsFlags),
+    /// Remove a downloaded model
+    Rm(hub::RemoveFlags),
+    /// Examine this machine, build and cache, and say what is wrong
+    Doctor(doctor::DoctorFlags),
+    /// Check the configuration file, or print its JSON schema
+    Config(config::ConfigFlags),
+    /// Print a script that completes commands and flags in a shell
+    Completions(shell::CompletionsFlags),
+    /// Print or write the manual pages
+    Man(shell::ManFlags),
     /// Make a draft model faster by leaving out tokens it hardly needs
     Trim(Box<trim::TrimFlags>),
 }
@@ -72,6 +97,7 @@ fn main() -> ExitCode {
         Ok(Err(help)) => help.exit(),
         Err(error) => return failed(&error),
     };
+    let config = cli.config.as_deref();
     let result = match cli.command {
         Command::Generate(flags) => flags.run(),
         Command::Chat(flags) => flags.run(),
@@ -80,12 +106,19 @@ fn main() -> ExitCode {
         Command::Bench(flags) => flags.run(),
         Command::Certify(flags) => flags.run(),
         Command::Simulate(flags) => flags.run(),
+        Command::Pull(flags) => flags.run(),
+        Command::Models(flags) => flags.run(),
+        Command::Rm(flags) => flags.run(),
+        Command::Doctor(flags) => flags.run(config),
+        Command::Config(flags) => flags.run(config, &Cli::command()),
+        Command::Completions(flags) => flags.run(),
+        Command::Man(flags) => flags.run(),
         Command::Trim(flags) => flags.run(),
     };
     result.unwrap_or_else(|error| failed(&error))
 }
 
-/// Reads the command line, and the file it names.
+/// Reads the command line, and the configuration file.
 fn parse() -> anyhow::Result<Result<Cli, clap::Error>> {
     // A negative number is a value that can be refused by name, and no flag.
     let option = |arg: clap::Arg| match arg.is_positional() || !arg.get_action().takes_values() {
@@ -112,6 +145,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("llama-cli", GENERATE_OR_CHAT),
     ("server", "'forerun serve'"),
     ("llama-server", "'forerun serve'"),
+    ("list", "'forerun models'"),
+    ("ls", "'forerun models'"),
+    ("download", "'forerun pull'"),
+    ("remove", "'forerun rm'"),
     ("benchmark", "'forerun bench'"),
     ("llama-bench", "'forerun bench'"),
 ];
@@ -135,6 +172,6 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("error: {}", plain::plain(&format!("{error:#}")));
-    let usage = error.downcast_ref::<flags::ConfigError>().is_some();
+    let usage = error.downcast_ref().is_some_and(flags::ConfigError::is_usage);
     ExitCode::from(if usage { USAGE } else { 1 })
 }

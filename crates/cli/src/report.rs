@@ -186,11 +186,15 @@ fn spent(mode: LossyMode, spending: &Spending) -> String {
 
 /// What the controller did.
 fn control(stats: &Stats) -> String {
-    let Stats { rounds, plain_rounds, trial_rounds, .. } = stats;
+    let Stats { rounds, plain_rounds, trial_rounds, gated_rounds, .. } = stats;
     let expected = stats.expected_speedup();
+    let gated = match gated_rounds {
+        0 => String::new(),
+        rounds => format!(", {rounds} with a gate"),
+    };
     format!(
-        "drafted in {} of {rounds} rounds, {trial_rounds} of them trials; {expected:.2} times plain \
-         decoding expected",
+        "drafted in {} of {rounds} rounds, {trial_rounds} of them trials{gated}; {expected:.2} times \
+         plain decoding expected",
         rounds - plain_rounds
     )
 }

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,7 +13,9 @@ use anyhow::Context;
 use forerun_decode::RuleChoice;
 use forerun_lab::file_name;
 use forerun_llama::Model;
-use forerun_serve::{DraftDefaults, Engine, HostConfig, ModelInfo, ServeConfig, Server};
+use forerun_serve::{
+    AuditLog, DraftDefaults, Engine, HostConfig, KeepGates, ModelInfo, Origins, ServeConfig, Server,
+};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -20,9 +23,11 @@ use crate::flags::{
     ConfigError, DraftConfig, DraftFlags, DrafterConfig, GPU, ModelConfig, ModelFlags,
     OutputConfig, SamplingFlags, within,
 };
+use crate::gate_file;
 use crate::interrupt::Interrupt;
 use crate::load::{Loaded, Wanted, load_for};
 use crate::template::{TemplateFlags, TemplateSource};
+use crate::tenants;
 use crate::terminal::Screen;
 
 /// Sequences at once, unless told otherwise; llama-server's default.
@@ -67,6 +72,18 @@ struct ServingFlags {
     /// own (DNS rebinding). If a proxy forwards the name that its clients use, add that name here.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     allowed_hosts: Vec<String>,
+    /// Web pages that may use this server from a browser, by origin (`https://chat.example`),
+    /// separated by commas; * for any, none for none [default: pages of this machine]
+    ///
+    /// A page of this machine is one at localhost, 127.0.0.1 or ::1, at any port.
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    cors_origins: Vec<String>,
+    /// Reject request fields that this server does not have, and names of other models
+    ///
+    /// Without it, fields that do not change the output are named in the header forerun-ignored, and
+    /// the model answers to any name. Fields that would change the output are always rejected.
+    #[arg(long)]
+    strict: bool,
     /// Port to listen on; 0 picks a free one
     #[arg(long, env = "LLAMA_ARG_PORT", value_name = "N", default_value_t = 8080)]
     port: u16,
@@ -109,6 +126,15 @@ struct ServingFlags {
     /// File with API keys, one per line; blank lines and lines that begin with # are skipped
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// TOML file with tenants: names, API keys, limits and shares
+    ///
+    /// Each is a table [tenant.NAME] with keys and, if needed, weight, priority (high, normal or low),
+    /// requests-per-minute, tokens-per-minute, sequences and cache. See docs/serving.md.
+    #[arg(long, value_name = "FILE")]
+    tenants: Option<PathBuf>,
+    /// File to append a JSON line for each request to, without its content; - for standard error
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
     /// Maximum number of waiting sequences (a request has `n`); further requests get 429
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_queued_requests: usize,
@@ -132,9 +158,6 @@ struct ServingFlags {
     /// Seconds that sequences may continue after SIGTERM or Ctrl-C; a second signal aborts them
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     shutdown_timeout: u64,
-    /// TOML file with flags by their long names; command line and environment take precedence
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
     /// Format of the log
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -171,10 +194,13 @@ impl ServeFlags {
         if let Some(most) = serving.lossy_max {
             within("--lossy-max", most, 0.0..=1.0)?;
         }
+        // What can be wrong with these is said before a model is brought.
+        let (sampling, mut config) = (sampling.resolve()?, serving.config()?);
+        let hub = model.hub();
         let (mut target, context) = model.resolve()?;
         target.engine.unified = serving.kv_unified;
         let rule_said = draft.rule_said();
-        let draft = draft.resolve(&target, false)?;
+        let draft = draft.fetched(&hub, &target.path)?.resolve(&target, false)?;
         let several = draft.drafters.len() + draft.width.get() > 2;
         if several && serving.kv_unified == Some(false) {
             let reason = "several paths of a text need one pool";
@@ -185,12 +211,10 @@ impl ServeFlags {
             let instead = "add --spec-type suffix";
             return Err(unused("--spec-suffix-shared", "no suffix drafter drafts", instead));
         }
-        let sampling = sampling.resolve()?;
-        let mut config = serving.config()?;
         config.host.parse_special = template.parse_special();
         serving.start_log();
         check_files(&target, &draft)?;
-        let without_keys = config.api_keys.is_empty();
+        let without_keys = config.api_keys.is_empty() && config.tenants.is_empty();
         let server = listen(&serving.addresses()?, &config)?;
         let open = !server.address().ip().is_loopback() && without_keys;
         tracing::info!(address = %server.address(), "listening");
@@ -217,7 +241,8 @@ impl ServeFlags {
         interrupt.release();
         let loaded = loaded?;
         let defaults = drafts(&loaded, &draft, rule_said, &serving);
-        let engine = engine(loaded, &template.source(), serving.alias.clone(), defaults)?;
+        let mut engine = engine(loaded, &template.source(), serving.alias.clone(), defaults)?;
+        engine.keep_gates = keep_gates(draft.gate.file);
         if let Some(most) = serving.lossy_max {
             screen.warn(&format!("lossy: requests may ask for up to {most} per token"));
         }
@@ -239,7 +264,7 @@ fn check_is_not_a_requests(sampling: &SamplingFlags, draft: &DraftFlags) -> anyh
         let instead = "send `prediction` with it";
         return Err(unused("--prediction", "a prediction is a request's", instead));
     }
-    if draft.is_lossy() {
+    if draft.lossy().is_some() {
         let instead = "start the server with --lossy-max 0.02 and send `speculative.lossy`";
         return Err(unused("--lossy", "loss is a request's", instead));
     }
@@ -269,6 +294,10 @@ impl ServingFlags {
         if api_keys.is_empty() && !self.api_key.is_empty() {
             anyhow::bail!("--api-key is empty, which would let all in: give a key or leave it out");
         }
+        let tenants =
+            self.tenants.as_deref().map(|path| tenants::read(path, &api_keys)).transpose()?;
+        let (tenants, metrics_key) =
+            tenants.map_or((Vec::new(), None), |it| (it.tenants, it.metrics_key));
         let host = HostConfig {
             queue_max: self.max_queued_requests,
             timeout: Duration::from_secs(self.timeout.min(YEAR_S)),
@@ -278,13 +307,52 @@ impl ServingFlags {
         Ok(ServeConfig {
             host,
             api_keys,
+            tenants,
+            metrics_key,
+            audit: self.audit()?,
             allowed_hosts: self.hosts(),
+            strict: self.strict,
+            origins: self.origins()?,
             read_timeout: Duration::from_secs(self.read_timeout),
             write_timeout: Duration::from_secs(self.write_timeout),
             connections_max: self.max_connections as usize,
             body_max: self.max_body_size,
             grace: Duration::from_secs(self.shutdown_timeout),
         })
+    }
+
+    /// Where requests are recorded.
+    fn audit(&self) -> anyhow::Result<Option<Arc<AuditLog>>> {
+        let Some(path) = &self.audit_log else { return Ok(None) };
+        let log = match path.as_os_str() == "-" {
+            true => AuditLog::stderr(),
+            false => AuditLog::append(path)
+                .with_context(|| format!("--audit-log: cannot write {}", path.display()))?,
+        };
+        Ok(Some(Arc::new(log)))
+    }
+
+    /// Pages that may use the server from a browser.
+    fn origins(&self) -> anyhow::Result<Origins> {
+        match self.cors_origins.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            [] => return Ok(Origins::Local),
+            ["*"] => return Ok(Origins::Any),
+            ["none"] => return Ok(Origins::Listed(Vec::new())),
+            _ => {}
+        }
+        let listed = self.cors_origins.iter().map(|origin| origin.trim_end_matches('/').to_owned());
+        let listed: Vec<String> = listed.collect();
+        let is_origin = |it: &String| {
+            let host = it.split_once("://").map(|(_, host)| host);
+            host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '*', ' ']))
+        };
+        match listed.iter().find(|it| !is_origin(it)) {
+            Some(odd) => anyhow::bail!(
+                "--cors-origins: {odd:?} is no origin; expected one such as https://chat.example, \
+                 or * or none alone"
+            ),
+            None => Ok(Origins::Listed(listed)),
+        }
     }
 
     /// The names that this machine and its server go by.
@@ -398,8 +466,19 @@ fn engine(
             trained_len: model.context_len(),
         },
         controller: loaded.controller,
+        keep_gates: None,
         decoder: loaded.decoder,
     })
+}
+
+/// Stores what gates have learned.
+fn keep_gates(file: Option<PathBuf>) -> Option<KeepGates> {
+    let file = file?;
+    Some(Box::new(move |gates| {
+        if let Err(error) = gate_file::write(&file, gates) {
+            tracing::warn!("{error:#}");
+        }
+    }))
 }
 
 /// Has the server stop in an orderly way when it is told to, and at once when told again.
@@ -413,3 +492,7 @@ fn stop_on_signals(server: &Server) -> anyhow::Result<()> {
     });
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "../tests/line/serve.rs"]
+mod tests;

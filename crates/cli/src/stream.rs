@@ -108,6 +108,9 @@ impl<'a> Writer<'a> {
         for (_, drafter) in self.loaded.decoder.drafters_mut().iter_mut() {
             drafter.ended(SLOT, &tokens);
         }
+        if let Err(error) = self.loaded.keep_gates(&self.config.draft.gate) {
+            screen.warn(&format!("{error:#}"));
+        }
         Ok(Text { text, tokens, prompt_len, ending: result?, stats, seed })
     }
 

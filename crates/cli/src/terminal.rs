@@ -125,7 +125,7 @@ impl Screen {
 
     fn look(&self, origin: Origin) -> Look {
         match origin {
-            Origin::Accepted if self.show_drafts => Look::Accepted,
+            Origin::Accepted | Origin::Deferred if self.show_drafts => Look::Accepted,
             Origin::Corrected | Origin::Forgiven if self.show_drafts => Look::Corrected,
             _ => Look::Plain,
         }

@@ -1,14 +1,18 @@
 //! `forerun tune`: what can be said to it, and what it means. What it does is in the lab.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use forerun_lab::tune::{self, Said, TuneConfig};
 use forerun_lab::{Limit, Span};
 
-use crate::flags::{ConfigError, DrafterConfig, EngineFlags, SamplingFlags, TargetFlags, within};
+use crate::download::say;
+use crate::flags::{
+    ConfigError, DrafterConfig, EngineFlags, HubFlags, SamplingFlags, TargetFlags, candidates,
+    is_auto, within,
+};
 use crate::interrupt::{EXIT_CODE, Interrupt};
 use crate::lab::{Console, Gguf, GgufConfig};
 
@@ -20,12 +24,16 @@ const TIME_LIMIT: Duration = Duration::from_secs(600);
 const QUICK_TEXT_LEN: usize = 32;
 const QUICK_TIME_LIMIT: Duration = Duration::from_secs(60);
 
+/// Most draft models that are tried of those that were found.
+const FOUND_MAX: usize = 3;
+
 /// What to tune, as given.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct TuneFlags {
     #[command(flatten)]
     target: TargetFlags,
-    /// About a draft model, so that it is run as the target is.
+    /// GGUF file of a draft model to try; may be repeated; auto for those that are found with the
+    /// target's vocabulary, here and on the hub
     #[arg(long, visible_aliases = ["model-draft", "spec-draft-model"], value_name = "FILE")]
     draft: Vec<PathBuf>,
     /// File with prompts: each line is a prompt, or a JSON object with "prompt" [default: five
@@ -82,16 +90,18 @@ impl TuneFlags {
             draft: self.engine.said_of_draft(),
             sampling: self.sampling.said(),
         };
+        let hub = self.target.hub();
         let (target, context) = self.engine.resolve(self.target.path()?)?;
+        let drafts = found(self.draft, &target.path, &hub)?;
         let text_len = within("--predict", self.predict.unwrap_or(text_len), 1..=4096)?;
         let len_max = within("--spec-draft-n-max", self.spec_draft_n_max, 1..=16)?;
         let paths = within("--spec-draft-paths", self.spec_draft_paths, 1..=8)?;
         let model = |path: &PathBuf| DrafterConfig::like_target(path.clone(), &target);
         let looked_up = TuneConfig::LOOKING_UP.into_iter().filter_map(DrafterConfig::looking_up);
-        let drafters = self.draft.iter().map(model).chain(looked_up).collect();
+        let drafters = drafts.iter().map(model).chain(looked_up).collect();
         let config = TuneConfig {
             target: target.path.clone(),
-            drafts: self.draft,
+            drafts,
             prompts: self.prompts,
             text_len,
             len_max,
@@ -104,6 +114,26 @@ impl TuneFlags {
         };
         Ok((config, GgufConfig { target, context, drafters }))
     }
+}
+
+/// The draft models to try, with those that are found instead of `auto`.
+fn found(drafts: Vec<PathBuf>, target: &Path, hub: &HubFlags) -> Result<Vec<PathBuf>, ConfigError> {
+    let mut all = Vec::new();
+    for draft in drafts {
+        if is_auto(&draft) {
+            let found = candidates(target, hub)?.into_iter().map(|found| found.path);
+            let found: Vec<PathBuf> = found.take(FOUND_MAX).collect();
+            if found.is_empty() {
+                say(
+                    "no draft model was found that has the target's vocabulary and at most half its size",
+                );
+            }
+            all.extend(found);
+        } else {
+            all.push(draft);
+        }
+    }
+    Ok(all)
 }
 
 #[cfg(test)]

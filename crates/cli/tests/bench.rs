@@ -23,7 +23,9 @@ fn fresh(name: &str) -> String {
 }
 
 fn line(page: &str, flags: &str) -> Vec<String> {
-    let prompts = temporary("bench-prompts.jsonl", PROMPTS);
+    // Each test has its own: they run at once, and one would read what another has just emptied.
+    let prompts = format!("{page}.prompts");
+    fs::write(&prompts, PROMPTS).unwrap();
     let line = format!(
         "bench -m {} -t 1 -n 8 --prompts {prompts} --temp 0 --out {page} {flags}",
         model(TARGET)

@@ -90,6 +90,14 @@ fn a_limit_that_loading_takes_up_is_kept_too() {
     assert!(started.elapsed().as_secs_f64() < 3.0, "{:?}", started.elapsed());
 }
 
+#[test]
+fn a_quick_run_is_not_told_to_be_quick() {
+    let (run, ..) = certified("quick", "--quick --time-limit 1");
+    assert!(run.err.contains("Shorter: --time-limit TIME"), "{}", run.err);
+    let (run, ..) = certified("slow", "--time-limit 1");
+    assert!(run.err.contains("Shorter: --quick (1 minute), --time-limit TIME"), "{}", run.err);
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_gives_a_certificate_of_what_was_tested() {
@@ -145,6 +153,22 @@ fn the_coupled_rule_says_the_same_with_and_without_drafts() {
 }
 
 #[test]
+fn a_lossy_mode_is_within_its_promise_or_found_to_exceed_it() {
+    let (run, json, page) = certified("within", "--lossy account:0.1 --power 0.2 --time-limit 5m");
+    assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+    assert!(run.out.contains("WITHIN: ") && !run.out.contains("PASSED"), "{}", run.out);
+    assert_eq!((&json["verdict"], &json["lossless"]), (&"within".into(), &false.into()));
+    let found = &json["lossy"];
+    assert!(found["accepted"].as_u64() > Some(0) && found["said"].as_f64() > Some(0.0), "{found}");
+    assert!(page.contains("keep its promise") && !page.contains("PASSED"));
+    let broken = "--lossy account:0.02 --broken unpaid-account --time-limit 300";
+    let (run, json, _) = certified("unpaid", broken);
+    assert_eq!(run.code, Some(1), "{}{}", run.out, run.err);
+    assert!(run.out.contains("EXCEEDED, as it should"), "{}", run.out);
+    assert_eq!((&json["lossy"]["ended"], &json["rule"]["within"]), (&"proof".into(), &true.into()));
+}
+
+#[test]
 fn what_cannot_be_tested_is_refused() {
     let target = model(TARGET);
     let draft = model(DRAFT);
@@ -171,6 +195,16 @@ fn what_cannot_be_tested_is_refused() {
             "--verify block",
         ),
         (format!("certify --url http://127.0.0.1:1 -md {draft}"), "cannot be used with"),
+        (
+            format!("certify -m {target} -md {draft} --temp 0 --lossy near:1@0.02"),
+            "certify budget or account",
+        ),
+        (format!("certify -m {target} -md {draft} --temp 0 --lossy budget:0.02"), "near:1.0@0.02"),
+        (format!("certify -m {target} -md {draft} --broken spend-twice"), "add --lossy"),
+        (
+            format!("certify -m {target} -md {draft} --lossy budget:0.1 --broken leak"),
+            "leave out --lossy",
+        ),
     ] {
         let args: Vec<&str> = line.split_whitespace().collect();
         let run = forerun(&args);

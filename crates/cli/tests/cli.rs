@@ -217,7 +217,7 @@ fn a_draft_model_that_does_not_fit_is_an_error() {
 fn flags_that_cannot_be_honoured_are_refused() {
     for (flags, said) in [
         ("--tmp 1", "a similar argument exists: '--temp'"),
-        ("-hf some/model", "unexpected argument '-hf'"),
+        ("-mu http://some/model", "unexpected argument '-mu'"),
         ("--grammar x", "unexpected argument '--grammar'"),
         ("--top-p 2", "top_p is 2; expected 0 to 1"),
         ("-n 99999999999999999999", "the number is too large"),
@@ -298,6 +298,36 @@ fn what_the_controller_did_is_told() {
     assert!(stats.contains("control") && stats.contains("passes    target 1: "), "{stats}");
     let fixed = json(&continued(PROMPT, &format!("-md {} --json -s 3", model(DRAFT))));
     assert!(fixed["speculative_decoding"]["adaptive"].is_null());
+}
+
+#[test]
+fn what_gates_learned_is_stored_and_loaded() {
+    let file = std::env::temp_dir().join(format!("forerun-gate-{}.json", std::process::id()));
+    let flags = format!("-md {} --spec-gate-file {} -n 8", model(DRAFT), file.display());
+    let run = || continued(PROMPT, &flags);
+    let stored = || -> serde_json::Value {
+        serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap()
+    };
+    assert_eq!(run().code, Some(0));
+    assert_eq!(stored()["format"], 1);
+    // A gate of other models stays in the file.
+    let fit = |len: usize| {
+        let row = |one| (0..len).map(|at| u8::from(at == one)).collect::<Vec<_>>();
+        serde_json::json!({ "weights": vec![0.5; len], "precision": (0..len).map(row).collect::<Vec<_>>() })
+    };
+    let (drafter, row, token) = ("other", fit(6), fit(8));
+    let gate = serde_json::json!({
+        "drafter": drafter, "tenths": 3, "seen": 9.5, "accepted": 4.25, "row": row, "token": token,
+    });
+    fs::write(&file, serde_json::json!({ "format": 1, "gates": [gate] }).to_string()).unwrap();
+    assert_eq!(run().code, Some(0));
+    let gates = stored()["gates"].as_array().unwrap().clone();
+    let kept = gates.iter().find(|gate| gate["drafter"] == drafter).unwrap();
+    assert_eq!((kept["seen"].as_f64(), kept["tenths"].as_u64()), (Some(9.5), Some(3)));
+    fs::write(&file, "{}").unwrap();
+    let refused = run();
+    assert!(refused.code == Some(1) && refused.err.contains("to begin anew"), "{}", refused.err);
+    fs::remove_file(&file).unwrap();
 }
 
 #[test]
@@ -400,6 +430,7 @@ fn a_model_is_named_by_its_place_or_by_its_flag() {
                 code == Some(1) && missing.contains("/none.gguf"),
                 "{command} {flags}: {missing}"
             );
+            assert!(!missing.contains("listening"), "{missing}");
         }
     }
 }

@@ -6,6 +6,7 @@ use forerun_verify::Spend;
 
 use crate::cost::Pass;
 use crate::draft::{DraftFailure, DrafterId, DrafterKind};
+use crate::gate::Lesson;
 use crate::logprob::TokenLogprob;
 
 /// What a round did for one sequence.
@@ -19,9 +20,12 @@ pub struct Commit {
     pub drafted: usize,
     /// Length of the longest drafted path.
     pub draft_len: usize,
-    /// Drafted tokens that were accepted.
+    /// Drafted tokens that were accepted, and those that were not judged.
     pub accepted: usize,
-    /// Tokens committed: none while a prompt is prefilled, else `accepted + 1`.
+    /// Of these, the first so many: committed before the target has scored them.
+    pub deferred: usize,
+    /// Tokens committed: none while a prompt is prefilled, else `accepted + 1`; only `accepted` if the
+    /// target did not run.
     pub committed: usize,
     /// Whether the last committed token stands where a drafted one was rejected.
     pub corrected: bool,
@@ -31,8 +35,14 @@ pub struct Commit {
     pub fixed_paths: Vec<FixedPath>,
     /// For each committed token, if the sequence wants them.
     pub logprobs: Vec<TokenLogprob>,
-    /// What each committed token spent, if the rule is lossy.
+    /// What each token spent that was scored in this round, if the rule is lossy.
     pub spent: Vec<Spend>,
+    /// How many of these tokens, the first ones, were committed in earlier rounds.
+    pub late: usize,
+    /// Paths that a gate ended before their length.
+    pub stopped: usize,
+    /// What the draft taught its gates.
+    pub lessons: Vec<Lesson>,
 }
 
 /// A fixed path that was drafted.

@@ -4,8 +4,12 @@
 //! constrained decoding is decoding from another distribution: any rule stays lossless for it. The
 //! grammars themselves are elsewhere (`forerun-grammar`).
 
+mod min_tokens;
+
 use std::fmt;
 use std::time::Duration;
+
+pub use min_tokens::MinTokens;
 
 use forerun_verify::Token;
 

@@ -7,8 +7,12 @@
 //!
 //! Its choices depend on rounds that are over, never on the draft at hand, so they leave the
 //! distribution of the output alone: each round is lossless for whatever plan it is given.
+//!
+//! With gates, every choice of a draft model comes in two kinds: paths of one length, and paths that a
+//! gate ends where they no longer pay. The second is chosen where its rounds bring more.
 
 mod forecast;
+mod gated;
 mod record;
 
 use std::collections::BTreeMap;
@@ -19,6 +23,7 @@ use forerun_verify::Rule;
 use crate::commit::{Commit, Passes};
 use crate::cost::{CostCurve, Pass};
 use crate::draft::DrafterId;
+use crate::gate::Gates;
 use crate::policy::{DraftPolicy, Plan};
 use crate::price::Price;
 
@@ -164,6 +169,10 @@ pub struct Outlook {
     pub drafters: Vec<Available>,
     /// What else is in the target's pass.
     pub load: Load,
+    /// Whether a gate may end its paths: see [`crate::DraftPolicy::may_stop`].
+    pub may_stop: bool,
+    /// The temperature that its tokens are drawn at.
+    pub temperature: f32,
 }
 
 /// What was chosen for a round.
@@ -189,6 +198,8 @@ pub struct Choice {
     pub(crate) first: bool,
     /// See [`Outlook::load`].
     load: Load,
+    /// See [`Outlook::temperature`].
+    temperature: f32,
 }
 
 impl Choice {
@@ -218,12 +229,16 @@ pub struct Controller {
     shares: BTreeMap<DrafterId, f64>,
     /// Rounds since a pass over one token for each sequence.
     since_plain: u32,
+    /// What may end the paths of drafters with a model, if anything may.
+    gates: Option<Gates>,
 }
 
 /// An arm, and what all sequences saw of it.
 #[derive(Debug, Clone)]
 struct KnownArm {
     arm: Arm,
+    /// The arm that it is, but for a gate that ends its paths.
+    gate_of: Option<usize>,
     record: Record,
 }
 
@@ -236,6 +251,8 @@ pub struct History {
     current: Option<(Option<usize>, usize)>,
     /// Seconds that a token takes with what is in use.
     token_seconds: f64,
+    /// Tokens committed since one was rejected.
+    since_rejection: usize,
 }
 
 /// An arm as one sequence knows it.
@@ -249,13 +266,13 @@ struct OwnArm {
 impl Controller {
     /// Chooses among these arms and plain decoding, and lengths up to `draft_len_max`.
     pub fn new(costs: Costs, arms: Vec<Arm>, draft_len_max: usize) -> Self {
-        let known = |arm| KnownArm { arm, record: Record::default() };
+        let known = |arm| KnownArm { arm, gate_of: None, record: Record::default() };
         let one = costs.target.seconds(1, 1);
         let saved = SAVED_FIRST * one;
         let share = |(id, curve): (&DrafterId, &CostCurve)| (*id, curve.seconds(1, 1) / one);
         let shares = costs.drafters.iter().map(share).collect();
         let arms = arms.into_iter().map(known).collect();
-        Self { costs, arms, draft_len_max, saved, shares, since_plain: 0 }
+        Self { costs, arms, draft_len_max, saved, shares, since_plain: 0, gates: None }
     }
 
     /// For a sequence that begins and may use those of the arms that `may` admits.
@@ -265,6 +282,7 @@ impl Controller {
             arms: self.arms.iter().map(own).collect(),
             current: None,
             token_seconds: self.costs.target.seconds(1, 1),
+            since_rejection: 0,
         }
     }
 
@@ -299,7 +317,9 @@ impl Controller {
         let prefill_max = drafter_prefill_max.unwrap_or(usize::MAX);
         let prefill = forecast.arm.map_or(0.0, |arm| self.prefill(arm, outlook, prefill_max));
         let arm = forecast.arm.map(|arm| &self.arms[arm].arm);
+        let gates = self.watches(forecast.arm, history, outlook, current);
         let plan = arm.map_or_else(Plan::plain, |arm| Plan {
+            gates,
             drafters: arm.drafters.clone(),
             draft_len: forecast.len,
             width: arm.width,
@@ -318,6 +338,7 @@ impl Controller {
             draft_len_max: outlook.draft_len_max.min(self.draft_len_max),
             first: outlook.first,
             load,
+            temperature: outlook.temperature,
         }
     }
 
@@ -349,6 +370,7 @@ impl Controller {
         self.saved +=
             if choice.trial { gained - seconds } else { TRIAL_SHARE * seconds / sequences };
         self.saved = self.saved.min(SAVED_MAX * self.costs.target.seconds(1, 1));
+        self.teach_gates(history, choice, commit);
         let tokens = commit.committed as f64;
         let own = history.arms.iter_mut().map(|arm| &mut arm.record);
         let shared = self.arms.iter_mut().map(|arm| &mut arm.record);
@@ -436,8 +458,10 @@ impl Controller {
     ) -> impl Iterator<Item = usize> + 'a {
         let available = |id: &DrafterId| outlook.drafters.iter().any(|drafter| drafter.id == *id);
         let known = self.arms.iter().zip(&history.arms).enumerate();
-        let usable = known
-            .filter(move |(_, (it, own))| own.allowed && it.arm.drafters.iter().all(available));
+        let usable = known.filter(move |(_, (it, own))| {
+            let gated = it.gate_of.is_none() || self.may_gate(&it.arm, outlook);
+            own.allowed && gated && it.arm.drafters.iter().all(available)
+        });
         usable.map(|(index, _)| index)
     }
 

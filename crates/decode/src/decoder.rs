@@ -124,15 +124,18 @@ impl Decoder {
         self.caches.of(slot).shared(tokens)
     }
 
-    /// How many tokens of a sequence the target has yet to run before the next can be drawn.
+    /// How many tokens of a sequence the target has yet to run before the next can be drawn, or before
+    /// those that are not scored yet can be.
     pub fn uncached_len(&self, sequence: &Sequence) -> usize {
-        sequence.tokens.len() - self.reuse(sequence).len
+        sequence.scored_len() - self.reuse(sequence).len
     }
 
     /// What of a sequence's cache its next pass keeps: nothing, if the memory cannot forget the rest. A
     /// drafter that reads hidden states may lack those of tokens that are cached: a few run again for it.
     pub(crate) fn reuse(&self, sequence: &Sequence) -> Reuse {
-        let (slot, tokens) = (sequence.slot(), &sequence.tokens);
+        // Tokens that are not scored yet run again, whoever has cached them, and the one before them
+        // for its row.
+        let (slot, tokens) = (sequence.slot(), &sequence.tokens[..sequence.scored_len()]);
         let cached = self.caches.of(slot);
         let reuse = cached.reuse(tokens);
         let forgets = |kept: usize| {

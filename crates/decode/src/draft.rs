@@ -20,7 +20,9 @@ use forerun_verify::{Chance, Dist, Draft, DraftBuilder, Noise, Scheme, Token};
 use crate::clock::Clock;
 use crate::constraint::Constraint;
 use crate::cost::{CostCurve, Pass};
+pub use crate::drafter_id::DrafterId;
 use crate::engine::{EngineError, Slot};
+use crate::gate::{SeenToken, Watch};
 use crate::price::{Allowance, Price};
 use crate::sampling::Sampling;
 
@@ -31,10 +33,6 @@ pub use model::ModelDrafter;
 pub use ngram::NgramDrafter;
 pub use suffix::{SuffixConfig, SuffixDrafter};
 pub use tenants::TenantSuffixDrafter;
-
-/// Names one of a decoder's drafters: its place among them, from zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DrafterId(pub usize);
 
 /// One of a decoder's drafters, as those see it who choose among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +74,26 @@ pub struct DraftRequest<'a> {
     pub tree: DraftBuilder,
     /// The fixed paths in it, as they were added.
     pub fixed_paths: Vec<FixedTokens>,
+    /// What looks at this drafter's paths, and may end them.
+    pub gate: Option<Watched>,
     /// Why this sequence alone could not be drafted for; it goes on without the drafter.
     pub failure: Option<DraftFailure>,
+}
+
+/// A gate's watch over a drafter's paths, and what it saw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Watched {
+    pub(crate) watch: Watch,
+    pub(crate) seen: Vec<SeenToken>,
+    /// Paths it ended.
+    pub(crate) stopped: usize,
+}
+
+impl Watched {
+    /// For a round in which nothing was seen yet.
+    pub fn new(watch: Watch) -> Self {
+        Self { watch, seen: Vec::new(), stopped: 0 }
+    }
 }
 
 /// A path of tokens that were not drawn.
@@ -127,6 +143,7 @@ impl<'a> DraftRequest<'a> {
             draw: Draw::Chance(chance),
             tree: Draft::start(Scheme::Independent, vocab_len),
             fixed_paths: Vec::new(),
+            gate: None,
             failure: None,
         }
     }
@@ -217,6 +234,11 @@ impl DrafterKind {
             Self::Edit => "edit",
             Self::Other(name) => name,
         }
+    }
+
+    /// Whether it reads the target's hidden states.
+    pub fn is_head(self) -> bool {
+        matches!(self, Self::Eagle3 | Self::Mtp | Self::Dflash)
     }
 
     /// Whether it draws paths from a model's rows and has a KV cache.

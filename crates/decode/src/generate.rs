@@ -32,6 +32,8 @@ pub enum Origin {
     Accepted,
     /// Drafted and accepted by a lossy rule, though it is not what the target would have said.
     Forgiven,
+    /// Drafted, and committed by a lossy rule before the target has scored it.
+    Deferred,
     /// The target's, where a drafted token was rejected.
     Corrected,
     /// The target's, where nothing was drafted.
@@ -43,7 +45,7 @@ pub enum Origin {
 pub enum Finish {
     /// The model ended it.
     End,
-    /// A stop string came.
+    /// A stop string or a stop token came.
     Stop,
     /// It has the most tokens that were wanted.
     Length,
@@ -81,12 +83,21 @@ pub struct Reading {
     tokenizer: Arc<dyn Tokenizer>,
     detokenizer: Detokenizer,
     stops: StopFilter,
+    stop_tokens: Arc<[Token]>,
 }
 
 impl Reading {
     /// For a sequence without output.
     pub fn new(tokenizer: Arc<dyn Tokenizer>, stops: &StopStrings) -> Self {
-        Self { tokenizer, detokenizer: Detokenizer::new(), stops: StopFilter::new(stops) }
+        let (detokenizer, stops) = (Detokenizer::new(), StopFilter::new(stops));
+        Self { tokenizer, detokenizer, stops, stop_tokens: Arc::default() }
+    }
+
+    /// The same, where these tokens end the sequence too, as a stop string does: without their text.
+    #[must_use]
+    pub fn stopping_at(mut self, tokens: Arc<[Token]>) -> Self {
+        self.stop_tokens = tokens;
+        self
     }
 
     /// Takes a token and appends the text it releases. Returns why the sequence ends with it, if it
@@ -94,11 +105,12 @@ impl Reading {
     pub fn push(&mut self, token: Token, text: &mut String) -> Option<Finish> {
         let (mut bytes, mut raw) = (Vec::new(), String::new());
         let end = self.tokenizer.is_end(token);
-        if !end {
+        let stop = self.stop_tokens.contains(&token);
+        if !end && !stop {
             self.tokenizer.bytes(token, &mut bytes);
         }
         self.detokenizer.push(&bytes, &mut raw);
-        match (end, self.stops.push(&raw, text).is_some()) {
+        match (end, self.stops.push(&raw, text).is_some() || stop) {
             (true, _) => Some(Finish::End),
             (_, true) => Some(Finish::Stop),
             _ => None,
@@ -125,6 +137,8 @@ pub struct Generation {
     chance: Random<Philox>,
     reading: Reading,
     stats: Stats,
+    /// Why it is to end, once its last tokens are scored.
+    ending: Option<Finish>,
     finish: Option<Finish>,
     last: Instant,
 }
@@ -151,6 +165,7 @@ impl Generation {
             chance: Random(Philox::new(seed)),
             reading,
             stats: Stats::default(),
+            ending: None,
             finish: None,
             last: Instant::now(),
         }
@@ -204,6 +219,8 @@ impl Generation {
             first: self.sequence.is_new(),
             drafters,
             load,
+            may_stop: self.policy.may_stop(),
+            temperature: self.sequence.sampling.temperature,
         }
     }
 
@@ -228,14 +245,17 @@ impl Generation {
     }
 
     /// Takes over what a round committed: ends the sequence if it must, and drops what was
-    /// committed after its end.
+    /// committed after its end. A sequence whose last tokens are not scored ends one round later.
     pub fn committed(&mut self, mut commit: Commit, times: Times, context_len: usize) -> Chunk {
         let mut logprobs = std::mem::take(&mut commit.logprobs).into_iter();
         let mut chunk = Chunk::default();
         let first = self.sequence.tokens().len() - commit.committed;
         for index in 0..commit.committed {
             let origin = match commit {
-                Commit { ref spent, .. } if spent.get(index).is_some_and(is_forgiven) => {
+                Commit { deferred, .. } if index < deferred => Origin::Deferred,
+                Commit { ref spent, late, .. }
+                    if spent.get(late + index).is_some_and(is_forgiven) =>
+                {
                     Origin::Forgiven
                 }
                 Commit { accepted, .. } if index < accepted => Origin::Accepted,
@@ -244,21 +264,21 @@ impl Generation {
             };
             let token = self.sequence.tokens()[first + index];
             let mut text = String::new();
-            self.finish = self.reading.push(token, &mut text);
+            self.ending = self.reading.push(token, &mut text);
             chunk.pieces.push(Piece { token, text, origin, logprob: None });
             if let (Some(piece), Some(logprob)) = (chunk.pieces.last_mut(), logprobs.next()) {
                 piece.logprob = Some(logprob);
             }
             let len = first + index + 1;
-            if self.finish.is_none()
+            if self.ending.is_none()
                 && len - self.sequence.prompt_len() >= self.sequence.output_len_max()
             {
-                self.finish = Some(Finish::Length);
+                self.ending = Some(Finish::Length);
             }
-            if self.finish.is_none() && len > context_len {
-                self.finish = Some(Finish::Context);
+            if self.ending.is_none() && len > context_len {
+                self.ending = Some(Finish::Context);
             }
-            if self.finish.is_some() {
+            if self.ending.is_some() {
                 self.sequence.trim(len);
                 break;
             }
@@ -266,10 +286,14 @@ impl Generation {
         let time = std::mem::replace(&mut self.last, Instant::now()).elapsed();
         self.stats.add(&commit, times, time);
         self.stats.trimmed(first + commit.committed - self.sequence.tokens().len());
-        let spent = &commit.spent[..chunk.pieces.len().min(commit.spent.len())];
-        self.stats.spending.add(first - self.sequence.prompt_len(), spent);
-        if let (Some(_), Some(last)) = (self.finish, chunk.pieces.last_mut()) {
+        let spent = &commit.spent[..(commit.late + chunk.pieces.len()).min(commit.spent.len())];
+        self.stats.spending.add(first - self.sequence.prompt_len() - commit.late, spent);
+        if let (Some(_), Some(last)) = (self.ending, chunk.pieces.last_mut()) {
             last.text.push_str(&self.held_back());
+        }
+        self.sequence.is_over = self.ending.is_some();
+        if self.sequence.scored_len() == self.sequence.tokens().len() {
+            self.finish = self.ending;
         }
         self.failed.extend(commit.dropped.iter().map(|drop| drop.drafter));
         chunk.finish = self.finish;

@@ -7,7 +7,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use forerun_verify::{Budget, LossyBlockRule, LossyNearRule, Near, PromiseError, Rule, Spend};
+use forerun_verify::{
+    Budget, Deferral, LossyBlockRule, LossyDeferRule, LossyNearRule, Near, PromiseError, Rule,
+    Spend,
+};
 
 use crate::judge::{Drafts, RuleChoice};
 use crate::sampling::Sampling;
@@ -31,6 +34,8 @@ pub enum LossyMode {
     Account(Budget),
     /// At temperature zero: few tokens that are not the target's best, and none far from it.
     Near(Near),
+    /// Tokens are committed before the target has scored them, and paid for when it has.
+    Defer(Deferral),
 }
 
 /// Why there is no such lossy mode.
@@ -38,13 +43,18 @@ pub enum LossyMode {
 pub enum LossyError {
     /// It is not written as it should be.
     #[error(
-        "{text:?} is no lossy mode: write budget:0.02, account:0.02 (total variation per token), or \
-         near:1.0@0.02 (nats below the best token, share of tokens; for temperature 0)"
+        "{text:?} is no lossy mode: write budget:0.02, account:0.02, defer:0.02 (total variation per \
+         token), or near:1.0@0.02 (nats below the best token, share of tokens; for temperature 0)"
     )]
     Unknown {
         /// What was written.
         text: String,
     },
+    /// A factor for a mode that cannot keep one.
+    #[error(
+        "defer does not limit how much likelier a token becomes: leave the factor out, or use account"
+    )]
+    Factor,
     /// A number is out of range.
     #[error(transparent)]
     Bound(#[from] PromiseError),
@@ -60,6 +70,17 @@ pub struct LossyMismatch {
     pub reason: &'static str,
     /// What to do.
     pub instead: &'static str,
+}
+
+/// What is wanted of an output beside its text, and what drafts for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Demands {
+    /// A form that it must have, or a least length.
+    pub constraint: bool,
+    /// The log-probabilities of its tokens.
+    pub logprobs: bool,
+    /// Drafts by a head, which reads the target's hidden states.
+    pub head: bool,
 }
 
 impl LossyMode {
@@ -82,6 +103,8 @@ impl LossyMode {
         Ok(match name {
             "budget" => Self::Budget(bounded(Budget::at_every_token(per_token)?)?),
             "account" => Self::Account(bounded(Budget::on_account(per_token)?)?),
+            "defer" if factor.is_some() => return Err(LossyError::Factor),
+            "defer" => Self::Defer(Deferral::new(per_token)?),
             _ => return Err(LossyError::Unknown { text: name.to_owned() }),
         })
     }
@@ -100,6 +123,7 @@ impl LossyMode {
             Self::Budget(_) => "budget",
             Self::Account(_) => "account",
             Self::Near(_) => "near",
+            Self::Defer(_) => "defer",
         }
     }
 
@@ -108,6 +132,15 @@ impl LossyMode {
         match self {
             Self::Budget(budget) | Self::Account(budget) => budget.per_token(),
             Self::Near(near) => near.share(),
+            Self::Defer(deferral) => deferral.per_token(),
+        }
+    }
+
+    /// What an output may spend beside what it promises per token, however long it is.
+    pub fn allowance(self) -> f64 {
+        match self {
+            Self::Budget(_) | Self::Account(_) | Self::Near(_) => 0.0,
+            Self::Defer(deferral) => deferral.stretch() as f64,
         }
     }
 
@@ -123,10 +156,12 @@ impl LossyMode {
     pub fn is_kept(self, spending: &Spending) -> bool {
         // What rounding may add to a sum.
         const ROUNDING: f64 = 1e-9;
-        let per_token = spending.sum <= self.promised() * spending.tokens as f64 + ROUNDING;
+        let allowance = self.allowance() * spending.outputs.max(1) as f64;
+        let promised = self.promised() * spending.tokens as f64 + allowance;
+        let per_token = spending.sum <= promised + ROUNDING;
         match self {
             Self::Budget(_) => spending.most <= self.promised() + ROUNDING,
-            Self::Account(_) | Self::Near(_) => per_token,
+            Self::Account(_) | Self::Near(_) | Self::Defer(_) => per_token,
         }
     }
 
@@ -142,6 +177,11 @@ impl LossyMode {
                 "at most {promised} of the tokens are not the likeliest, and those within {} nats",
                 near.gap()
             ),
+            Self::Defer(_) => format!(
+                "total variation of at most {promised} per token and {} beside over the whole output; \
+                 tokens are shown before the target has scored them",
+                self.allowance()
+            ),
         }
     }
 
@@ -150,6 +190,7 @@ impl LossyMode {
         match self {
             Self::Budget(budget) | Self::Account(budget) => Arc::new(LossyBlockRule { budget }),
             Self::Near(near) => Arc::new(LossyNearRule { near }),
+            Self::Defer(deferral) => Arc::new(LossyDeferRule { deferral }),
         }
     }
 
@@ -183,6 +224,35 @@ impl LossyMode {
         }
     }
 
+    /// Whether it can do what else is wanted of the output.
+    ///
+    /// # Errors
+    /// If not, with what to do.
+    ///
+    /// ```
+    /// use forerun_decode::{Demands, LossyMode};
+    /// let mode: LossyMode = "defer:0.02".parse()?;
+    /// assert!(mode.meets(Demands::default()).is_ok());
+    /// assert!(mode.meets(Demands { logprobs: true, ..Demands::default() }).is_err());
+    /// # Ok::<(), forerun_decode::LossyError>(())
+    /// ```
+    pub fn meets(self, demands: Demands) -> Result<(), LossyMismatch> {
+        let reason = match (self, demands) {
+            (Self::Budget(_) | Self::Account(_) | Self::Near(_), _) => return Ok(()),
+            (Self::Defer(_), Demands { constraint: true, .. }) => {
+                "shows tokens before anyone knows whether a form or a least length allows them"
+            }
+            (Self::Defer(_), Demands { logprobs: true, .. }) => {
+                "shows tokens before their log-probabilities are known"
+            }
+            (Self::Defer(_), Demands { head: true, .. }) => {
+                "shows tokens before the target has the hidden states that a draft head reads"
+            }
+            (Self::Defer(_), _) => return Ok(()),
+        };
+        Err(LossyMismatch { mode: self.name(), reason, instead: "use account:0.02 there" })
+    }
+
     /// Whether it can stand in for this lossless rule, if one was named.
     ///
     /// # Errors
@@ -201,7 +271,9 @@ impl LossyMode {
 impl fmt::Display for LossyMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Budget(_) | Self::Account(_) => write!(f, "{}:{}", self.name(), self.promised()),
+            Self::Budget(_) | Self::Account(_) | Self::Defer(_) => {
+                write!(f, "{}:{}", self.name(), self.promised())
+            }
             Self::Near(near) => write!(f, "near:{}@{}", near.gap(), near.share()),
         }
     }
@@ -219,7 +291,7 @@ impl FromStr for LossyMode {
                 let (gap, share) = bound.split_once('@').ok_or_else(unknown)?;
                 Self::near(number(gap)?, number(share)?)
             }
-            "budget" | "account" => Self::named(name, number(bound)?, None),
+            "budget" | "account" | "defer" => Self::named(name, number(bound)?, None),
             _ => Err(unknown()),
         }
     }
@@ -236,7 +308,9 @@ impl FromStr for LossyMode {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Spending {
-    /// Tokens.
+    /// Outputs.
+    pub outputs: u64,
+    /// Their tokens.
     pub tokens: u64,
     /// Total variation of all of them: how many are expected not to be the target's own draw.
     pub sum: f64,
@@ -252,6 +326,7 @@ impl Spending {
     /// Adds tokens of an output, the first of which has this place in it.
     pub fn add(&mut self, first: usize, spent: &[Spend]) {
         for (place, spend) in (first..).zip(spent) {
+            self.outputs = self.outputs.max(1);
             self.tokens += 1;
             self.sum += spend.distance;
             self.most = self.most.max(spend.distance);
@@ -264,6 +339,7 @@ impl Spending {
 
     /// Adds another output's.
     pub fn merge(&mut self, other: &Self) {
+        self.outputs += other.outputs;
         self.tokens += other.tokens;
         self.sum += other.sum;
         self.most = self.most.max(other.most);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use forerun_verify::{BlockRule, Rule, Scheme};
 
 use crate::draft::DrafterId;
+use crate::gate::Watch;
 use crate::price::Price;
 
 /// What a request allows to be drafted, and how drafts are verified.
@@ -67,6 +68,21 @@ impl DraftPolicy {
         plan.draft_len <= self.draft_len_max
             && plan.width <= self.width_max
             && plan.drafters.iter().all(|drafter| self.drafters.contains(drafter))
+            && (self.may_stop() || !plan.gates.iter().any(Watch::stops))
+    }
+
+    /// Whether a path may end before its length by what leads to its end. Whole paths may not: how
+    /// long they are would say something of the tokens on others.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use forerun_decode::{DraftPolicy, DrafterId};
+    /// use forerun_verify::{GbvRule, Scheme};
+    /// let policy = DraftPolicy::drafted(vec![DrafterId(0)], 4, Arc::new(GbvRule::default()));
+    /// assert!(policy.may_stop() && !policy.drawn(Scheme::Paths).may_stop());
+    /// ```
+    pub fn may_stop(&self) -> bool {
+        self.scheme != Scheme::Paths
     }
 
     /// Returns the plan that drafts all that is allowed.
@@ -77,6 +93,7 @@ impl DraftPolicy {
             width: self.width_max,
             drafter_prefill_max: None,
             price: Price::default(),
+            gates: Vec::new(),
         }
     }
 }
@@ -96,6 +113,8 @@ pub struct Plan {
     /// What drafted tokens cost. A drafter that knows how likely its tokens are drafts no more than
     /// pay.
     pub price: Price,
+    /// What looks at the paths of drafters with a model, and may end them.
+    pub gates: Vec<Watch>,
 }
 
 impl Plan {
@@ -107,6 +126,7 @@ impl Plan {
             width: 1,
             drafter_prefill_max: None,
             price: Price::default(),
+            gates: Vec::new(),
         }
     }
 

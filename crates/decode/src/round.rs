@@ -4,6 +4,9 @@
 //! proposals in one pass, a rule turns each into a verdict, and each sequence commits what was
 //! accepted and the token after it. Nothing is rolled back: the next round compares what is
 //! committed with what is cached. Stop conditions and text are the caller's.
+//!
+//! Where a rule lets tokens be committed unscored, a drafted path begins with such tokens: a round in
+//! which all of it is goes without the target, and the next pass scores them as it scores a draft.
 
 use forerun_verify::{Block, Chance, Draft, Node, Promise, Spend, Token, Verdict};
 
@@ -12,12 +15,18 @@ use crate::commit::{Commit, Dropped, FixedPath, Passes, Round, Times};
 use crate::constraint::Constraint;
 use crate::cost::Pass;
 use crate::decoder::Decoder;
-use crate::draft::{DraftRequest, Drafter, DrafterId, Draw, FixedTokens, Shown};
+use crate::defer::Unscored;
+use crate::draft::{DraftRequest, Drafter, DrafterId, Draw, FixedTokens, Shown, Watched};
 use crate::engine::{Branch, Output, Rows, Step};
 use crate::error::DecodeError;
+use crate::gate::{self, Lesson, SeenToken, Watch};
 use crate::logprob::TokenLogprob;
 use crate::policy::{DraftPolicy, Limits, Plan};
 use crate::sequence::Sequence;
+
+mod stretch;
+
+use stretch::{branches, settle};
 
 /// A sequence's part in a round.
 pub struct Turn<'a> {
@@ -46,13 +55,15 @@ impl Decoder {
         self.score(turns, &shares)?;
         let scored = self.clock.now();
         let verdicts = self.verify(turns, &shares)?;
-        let mut counts = shares.iter().map(Share::token_count);
+        let ran = shares.iter().filter(|share| share.runs);
+        let mut counts = ran.clone().map(Share::token_count);
         let tokens = counts.clone().sum();
-        let target = Pass { tokens, sequences: turns.len(), time: scored - drafted };
+        let target = Pass { tokens, sequences: ran.count(), time: scored - drafted };
         // With cells of their own, sequences share a pass only as far as they have as many tokens.
         let first = counts.next();
         let even = counts.all(|count| Some(count) == first);
-        let target = (even || self.target.paths_max() > 1).then_some(target);
+        let together = even || self.target.paths_max() > 1;
+        let target = (together && target.sequences > 0).then_some(target);
         let features = match self.output.feature_count() {
             0 => Vec::new(),
             _ => committed_features(&shares, &verdicts),
@@ -85,14 +96,17 @@ impl Decoder {
             // A round that only prefills commits nothing: what it drew would be lost, and the output
             // would depend on what was cached.
             let len_max = if span.only_prefills { 0 } else { draft_len_max(turn, context_len) };
-            let len_max = len_max.min(self.target.forgets_max());
+            let unscored = turn.sequence.deferred.stretch.len();
+            let len_max = len_max.min(self.target.forgets_max().saturating_sub(unscored));
             proposals.push(Proposal {
                 span,
                 draft_len_max: len_max,
                 drafters: &plan.drafters,
+                gates: &plan.gates,
                 width: plan.width,
                 request: (len_max > 0).then(|| request(turn, len_max, vocab_len)),
                 fixed_paths: Vec::new(),
+                seen: Seen::default(),
                 dropped: Vec::new(),
             });
         }
@@ -100,16 +114,19 @@ impl Decoder {
             propose(id, &mut **drafter, &mut proposals);
         }
         let shares = proposals.into_iter().map(|proposal| proposal.finish(vocab_len));
-        let shares = shares.collect::<Result<Vec<Share>, DecodeError>>()?;
-        for (turn, share) in turns.iter().zip(&shares) {
+        let mut shares = shares.collect::<Result<Vec<Share>, DecodeError>>()?;
+        for (turn, share) in turns.iter().zip(&mut shares) {
             turn.policy.rule.admits(&share.draft)?;
+            // Heads read hidden states, which tokens that are not scored have none of.
+            let by_head = |id: &DrafterId| self.drafters[*id].kind().is_head();
+            share.defer(turn, turn.plan.drafters.iter().any(by_head))?;
         }
         Ok(shares)
     }
 
     /// Which of a sequence's tokens run in this round.
     fn span(&self, turn: &Turn<'_>) -> Span {
-        let len = turn.sequence.tokens.len();
+        let len = turn.sequence.scored_len();
         let reuse = self.reuse(turn.sequence);
         let end = len.min(reuse.len.saturating_add(turn.limits.prefill_max.max(1)));
         Span { reuse, end, only_prefills: end < len }
@@ -117,7 +134,11 @@ impl Decoder {
 
     /// Runs the target over what is not cached and over the drafts.
     fn score(&mut self, turns: &[Turn<'_>], shares: &[Share]) -> Result<(), DecodeError> {
-        let parts = || turns.iter().map(|turn| &*turn.sequence).zip(shares);
+        let all = || turns.iter().map(|turn| &*turn.sequence).zip(shares);
+        let parts = || all().filter(|(_, share)| share.runs);
+        if parts().next().is_none() {
+            return Ok(());
+        }
         let steps = parts().map(|(sequence, share)| Step {
             slot: sequence.slot(),
             keep: share.span.reuse.keep,
@@ -138,8 +159,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Verifies each draft by the target's rows; there is no verdict where a prompt is still
-    /// being prefilled.
+    /// Verifies each draft by the target's rows; there is nothing to verify where a prompt is still
+    /// being prefilled, or the target did not run.
     fn verify(
         &mut self,
         turns: &mut [Turn<'_>],
@@ -147,11 +168,11 @@ impl Decoder {
     ) -> Result<Vec<Option<Verified>>, DecodeError> {
         let mut first_row = 0;
         let verdict = |(turn, share): (&mut Turn<'_>, &Share)| {
-            if share.span.only_prefills {
+            if share.span.only_prefills || !share.runs {
                 return Ok(None);
             }
-            let verified = verify(turn, &share.draft, &mut self.output, first_row)?;
-            first_row += share.draft.len() + 1;
+            let verified = verify(turn, share, &mut self.output, first_row)?;
+            first_row += share.branches.len() + 1;
             Ok(Some(verified))
         };
         turns.iter_mut().zip(shares).map(verdict).collect()
@@ -181,14 +202,19 @@ struct CommittedFeatures {
     rows: Vec<usize>,
 }
 
-/// Returns, for each share, the feature rows of its trunk and of what was accepted of its draft.
+/// Returns, for each share, the feature rows of its trunk, of what was committed unscored, and of what
+/// was accepted of its draft.
 fn committed_features(shares: &[Share], verdicts: &[Option<Verified>]) -> Vec<CommittedFeatures> {
     let mut first = 0;
     let of_share = |(share, verified): (&Share, &Option<Verified>)| {
         let start = share.span.reuse.len;
-        let trunk_end = first + share.span.end - start;
+        if !share.runs {
+            return CommittedFeatures { start, rows: Vec::new() };
+        }
+        let trunk_end = first + share.span.end - start + share.stretch.len();
         let mut accepted = Vec::new();
-        let mut node = verified.as_ref().map_or(Node::ROOT, |verified| verified.verdict.node);
+        let verdict = verified.as_ref().and_then(|verified| verified.verdict);
+        let mut node = verdict.map_or(Node::ROOT, |verdict| verdict.node);
         while let Some(parent) = share.draft.parent(node) {
             accepted.push(trunk_end + node.index() - 1);
             node = parent;
@@ -216,11 +242,14 @@ struct Proposal<'a> {
     draft_len_max: usize,
     /// Those that its plan names.
     drafters: &'a [DrafterId],
+    /// What looks at their paths.
+    gates: &'a [Watch],
     /// How many paths one of them may propose.
     width: usize,
     /// None if nothing is to be drafted.
     request: Option<DraftRequest<'a>>,
     fixed_paths: Vec<(DrafterId, FixedTokens)>,
+    seen: Seen,
     dropped: Vec<Dropped>,
 }
 
@@ -228,19 +257,36 @@ struct Proposal<'a> {
 struct Share {
     span: Span,
     draft_len_max: usize,
+    /// Whether the target runs for it: always, unless all that was drafted is committed unscored.
+    runs: bool,
+    /// What is committed unscored: in earlier rounds, and in this one.
+    stretch: Vec<Unscored>,
+    /// How many of these in this one.
+    fresh: usize,
+    /// What is judged.
     draft: Draft,
-    /// The draft as the engine takes it.
+    /// Stretch and draft as the engine takes them.
     branches: Vec<Branch>,
     fixed_paths: Vec<(DrafterId, FixedTokens)>,
+    seen: Seen,
     dropped: Vec<Dropped>,
 }
 
-/// A verdict, the log-probabilities of its tokens if they are wanted, and what they spent if the rule
-/// is lossy.
+/// What gates saw of a draft.
+#[derive(Default)]
+struct Seen {
+    tokens: Vec<(DrafterId, SeenToken)>,
+    /// Paths they ended.
+    stopped: usize,
+}
+
+/// A verdict, unless the sequence is over; the log-probabilities of its tokens if they are wanted; what
+/// they and tokens committed unscored spent if the rule is lossy; and what gates learn from it.
 struct Verified {
-    verdict: Verdict,
+    verdict: Option<Verdict>,
     logprobs: Vec<TokenLogprob>,
     spent: Vec<Spend>,
+    lessons: Vec<Lesson>,
 }
 
 impl Proposal<'_> {
@@ -249,10 +295,21 @@ impl Proposal<'_> {
             Some(request) => request.tree.finish()?,
             None => Draft::empty(vocab_len),
         };
-        let branch = |(_, token, parent): (Node, _, Node)| Branch { parent: parent.index(), token };
-        let branches = draft.nodes().map(branch).collect();
-        let Self { span, draft_len_max, fixed_paths, dropped, .. } = self;
-        Ok(Share { span, draft_len_max, draft, branches, fixed_paths, dropped })
+        let branches = branches(&[], &draft);
+        let Self { span, draft_len_max, fixed_paths, seen, dropped, .. } = self;
+        let (runs, stretch, fresh) = (true, Vec::new(), 0);
+        Ok(Share {
+            span,
+            draft_len_max,
+            runs,
+            stretch,
+            fresh,
+            draft,
+            branches,
+            fixed_paths,
+            seen,
+            dropped,
+        })
     }
 }
 
@@ -277,7 +334,7 @@ fn check(sequence: &Sequence, context_len: usize) -> Result<(), DecodeError> {
 /// sequence alone, never on what is cached, so that a seed gives the same output either way.
 fn draft_len_max(turn: &Turn<'_>, context_len: usize) -> usize {
     let Turn { sequence, plan, limits, .. } = turn;
-    if plan.drafters.is_empty() || sequence.is_new() {
+    if plan.drafters.is_empty() || sequence.is_new() || sequence.is_over {
         return 0;
     }
     let paths = (plan.drafters.len() * plan.width).max(1);
@@ -305,6 +362,7 @@ fn request<'a>(turn: &'a mut Turn<'_>, len_max: usize, vocab_len: usize) -> Draf
         },
         tree: Draft::start(turn.policy.scheme, vocab_len),
         fixed_paths: Vec::new(),
+        gate: None,
         failure: None,
     }
 }
@@ -321,6 +379,8 @@ fn propose<'a>(id: DrafterId, drafter: &mut dyn Drafter, proposals: &mut [Propos
         // There is room for several paths of one drafter, which is the model if there is one.
         let several = proposal.drafters.len() == 1 || drafter.kind().is_model();
         request.width = if several { proposal.width } else { 1 };
+        let watch = proposal.gates.iter().find(|watch| watch.drafter == id);
+        request.gate = watch.cloned().map(Watched::new);
     }
     let failed = drafter.draft(&mut requests).err();
     for (proposal, mut request) in named.iter_mut().zip(requests) {
@@ -329,6 +389,10 @@ fn propose<'a>(id: DrafterId, drafter: &mut dyn Drafter, proposals: &mut [Propos
             proposal.dropped.push(Dropped { drafter: id, kind: drafter.kind(), failure });
         }
         proposal.fixed_paths.extend(request.fixed_paths.drain(..).map(|path| (id, path)));
+        if let Some(gate) = request.gate.take() {
+            proposal.seen.tokens.extend(gate.seen.into_iter().map(|token| (id, token)));
+            proposal.seen.stopped += gate.stopped;
+        }
         proposal.request = Some(request);
     }
 }
@@ -336,19 +400,35 @@ fn propose<'a>(id: DrafterId, drafter: &mut dyn Drafter, proposals: &mut [Propos
 /// Shapes the target's rows as plain decoding would at each position, and has the rule decide.
 fn verify(
     turn: &mut Turn<'_>,
-    draft: &Draft,
+    share: &Share,
     output: &mut Output,
     first_row: usize,
 ) -> Result<Verified, DecodeError> {
-    let Sequence { tokens, sampling, constraint, logprobs, balance, .. } = &mut *turn.sequence;
     let promise = turn.policy.rule.promise();
+    let (mut settled, is_over) = (settle(turn, share, output, first_row)?, turn.sequence.is_over);
+    if is_over {
+        return Ok(Verified {
+            verdict: None,
+            logprobs: Vec::new(),
+            spent: settled,
+            lessons: Vec::new(),
+        });
+    }
+    let (draft, first_row) = (&share.draft, first_row + share.stretch.len());
+    let scored_len = turn.sequence.scored_len();
+    let Sequence { tokens, sampling, constraint, logprobs, balance, deferred, .. } =
+        &mut *turn.sequence;
+    let (tokens, unscored) = (&tokens[..scored_len], share.stretch.iter().map(|it| it.token));
     let needs_path = sampling.needs_path() || constraint.is_some();
     // Log-probabilities are of the rows as they came.
     let keeps_rows = logprobs.is_some() && (sampling.changes_logits() || constraint.is_some());
     let mut target = Vec::with_capacity(draft.len() + 1);
     let mut gaps = vec![f64::INFINITY; draft.len()];
     for node in std::iter::once(Node::ROOT).chain(draft.nodes().map(|(node, _, _)| node)) {
-        let path = if needs_path { draft.path_to(node) } else { Vec::new() };
+        let path: Vec<Token> = match needs_path {
+            true => unscored.clone().chain(draft.path_to(node)).collect(),
+            false => Vec::new(),
+        };
         let logits = match keeps_rows {
             true => output.copied(first_row + node.index()),
             false => output.row_mut(first_row + node.index()),
@@ -366,49 +446,85 @@ fn verify(
         target.push(row);
     }
     let block = Block::new(draft, &target).expect("a row for each node, of one vocabulary");
-    let block = block.at(tokens.len() as u64).with_gaps(&gaps).expect("a gap for each node");
+    let position = (scored_len + share.stretch.len()) as u64;
+    let block = block.at(position).with_gaps(&gaps).expect("a gap for each node");
     let block = balance.map_or(block, |balance| block.holding(balance));
     let verdict = turn.policy.rule.verify(&block, turn.chance)?;
-    let spent = match promise {
-        Promise::Lossless => Vec::new(),
-        _ => turn.policy.rule.spent(&block, &verdict).tokens,
-    };
+    let mut lessons = Vec::new();
+    match promise {
+        Promise::Lossless => lessons = gate::lessons(&block, &share.seen.tokens),
+        // Part of what gates saw is committed unscored: it is not in the block.
+        Promise::Deferred(deferral) => {
+            deferred.judged(draft, |parent, token| block.target(parent).prob(token));
+            let mut held = settled.last().map_or(balance.unwrap_or(0.0), |last| last.balance);
+            settled.resize_with(share.stretch.len() + verdict.accepted + 1, || {
+                held = deferral.after(held, 0.0);
+                Spend::nothing(held)
+            });
+        }
+        _ => {
+            settled = turn.policy.rule.spent(&block, &verdict).tokens;
+            lessons = gate::lessons(&block, &share.seen.tokens);
+        }
+    }
     let row = |node: Node| output.row(first_row + node.index());
     let logprobs = logprobs.map(|top| TokenLogprob::of_verdict(row, draft, verdict, top));
-    Ok(Verified { verdict, logprobs: logprobs.unwrap_or_default(), spent })
+    let logprobs = logprobs.unwrap_or_default();
+    Ok(Verified { verdict: Some(verdict), logprobs, spent: settled, lessons })
 }
 
-/// Commits what was accepted and the next token, if there is a verdict.
+/// Commits what is not judged and, if there is a verdict, what was accepted and the next token.
 fn commit(sequence: &mut Sequence, share: Share, verified: Option<Verified>) -> Commit {
-    let Share { span, draft_len_max, draft, fixed_paths, dropped, .. } = share;
-    let prefilled = span.end - span.reuse.len;
+    let Share {
+        span, draft_len_max, runs, stretch, fresh, draft, fixed_paths, seen, dropped, ..
+    } = share;
+    let prefilled = if runs { span.end - span.reuse.len } else { 0 };
     let commit = Commit { prefilled, draft_len_max, dropped, ..Commit::default() };
     sequence.note_masks();
-    let Some(Verified { verdict, logprobs, spent }) = verified else { return commit };
-    sequence.balance = spent.last().map(|last| last.balance);
-    let mut tokens = draft.path_to(verdict.node);
+    if span.only_prefills {
+        return commit;
+    }
+    let late = stretch.len() - fresh;
+    let mut tokens: Vec<Token> = stretch[late..].iter().map(|it| it.token).collect();
+    sequence.deferred.stretch = if runs { Vec::new() } else { stretch };
+    let (verdict, logprobs, spent, lessons) = match verified {
+        Some(Verified { verdict, logprobs, spent, lessons }) => {
+            sequence.balance = spent.last().map(|last| last.balance);
+            (verdict, logprobs, spent, lessons)
+        }
+        None => (None, Vec::new(), Vec::new(), Vec::new()),
+    };
+    tokens.extend(verdict.map_or_else(Vec::new, |verdict| draft.path_to(verdict.node)));
     let agreed = |path: &[Token]| path.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
     let judged = |(drafter, path): (DrafterId, FixedTokens)| {
         let accepted = agreed(&path.tokens);
         let predicted = path.predicted.iter().take(accepted).filter(|it| **it).count();
         FixedPath { drafter, drafted: path.tokens.len(), accepted, predicted }
     };
+    let drafted = fresh + draft.len();
     // A drafter that failed may have none of its path in the draft.
-    let fixed_paths = fixed_paths.into_iter().filter(|_| !draft.is_empty()).map(judged).collect();
-    tokens.push(verdict.next);
+    let fixed_paths = fixed_paths.into_iter().filter(|_| drafted > 0).map(judged).collect();
+    let accepted = tokens.len();
+    tokens.extend(verdict.map(|verdict| verdict.next));
     if let Some(constraint) = &mut sequence.constraint {
         constraint.commit(&tokens);
     }
+    let committed = tokens.len();
     sequence.tokens.extend(tokens);
+    let rejects = |verdict: Verdict| draft.nodes().any(|(_, _, parent)| parent == verdict.node);
     Commit {
-        drafted: draft.len(),
-        draft_len: draft.nodes().map(|(node, _, _)| draft.depth(node)).max().unwrap_or(0),
-        accepted: verdict.accepted,
-        committed: verdict.accepted + 1,
-        corrected: draft.nodes().any(|(_, _, parent)| parent == verdict.node),
+        drafted,
+        draft_len: fresh + draft.nodes().map(|(node, _, _)| draft.depth(node)).max().unwrap_or(0),
+        accepted,
+        deferred: fresh,
+        committed,
+        corrected: verdict.is_some_and(rejects),
         fixed_paths,
         logprobs,
         spent,
+        lessons,
+        stopped: seen.stopped,
+        late: if runs { late } else { 0 },
         ..commit
     }
 }

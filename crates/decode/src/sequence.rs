@@ -5,6 +5,7 @@ use std::time::Duration;
 use forerun_verify::Token;
 
 use crate::constraint::Constraint;
+use crate::defer::{Deferred, Risk};
 use crate::engine::Slot;
 use crate::sampling::Sampling;
 
@@ -34,6 +35,10 @@ pub struct Sequence {
     pub logprobs: Option<usize>,
     /// What its account holds, where its rule is lossy; none yet if it is new.
     pub(crate) balance: Option<f64>,
+    /// Its last tokens, as far as the target has not scored them.
+    pub(crate) deferred: Deferred,
+    /// Whether no token is to follow: what is not scored yet is scored, and nothing is drafted.
+    pub(crate) is_over: bool,
     /// What one mask takes, by the rounds so far.
     mask_time: Duration,
 }
@@ -51,6 +56,8 @@ impl Sequence {
             constraint: None,
             logprobs: None,
             balance: None,
+            deferred: Deferred::default(),
+            is_over: false,
             mask_time: Duration::ZERO,
         }
     }
@@ -79,7 +86,20 @@ impl Sequence {
         self.tokens.extend(output);
         self.begun_len = self.tokens.len();
         self.balance = None;
+        self.deferred.stretch.clear();
+        self.is_over = false;
         self.mask_time = Duration::ZERO;
+    }
+
+    /// Has tokens that are committed before they are scored chosen by this, where its rule allows any
+    /// ([`Promise::Deferred`](forerun_verify::Promise::Deferred)).
+    pub fn foresee(&mut self, risk: Box<dyn Risk>) {
+        self.deferred.risk = risk;
+    }
+
+    /// How many of its tokens the target has scored, or need not score.
+    pub fn scored_len(&self) -> usize {
+        self.tokens.len() - self.deferred.stretch.len()
     }
 
     /// Whether no token was committed since it was begun or resumed.
@@ -149,6 +169,9 @@ impl Sequence {
 
     /// Cuts it back to so many tokens, if it ends inside a block.
     pub fn trim(&mut self, len: usize) {
-        self.tokens.truncate(len.max(self.prompt_len));
+        let dropped = self.tokens.len().saturating_sub(len.max(self.prompt_len));
+        self.tokens.truncate(self.tokens.len() - dropped);
+        let unscored = self.deferred.stretch.len().saturating_sub(dropped);
+        self.deferred.stretch.truncate(unscored);
     }
 }

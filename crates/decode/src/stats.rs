@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::commit::{Commit, Times};
 use crate::control::Choice;
+use crate::gate::Watch;
 use crate::lossy::Spending;
 
 /// How often a position of drafts was drafted and accepted.
@@ -43,7 +44,7 @@ pub struct Stats {
     pub prompt_time: Duration,
     /// Tokens committed, the first one included.
     pub output_len: u64,
-    /// Rounds after the prompt.
+    /// Rounds after the prompt in which the target ran.
     pub rounds: u64,
     /// Tokens they committed.
     pub committed: u64,
@@ -59,6 +60,8 @@ pub struct Stats {
     pub plain_rounds: u64,
     /// Rounds in which the controller tried what was not in use.
     pub trial_rounds: u64,
+    /// Rounds in which a gate could end paths.
+    pub gated_rounds: u64,
     /// Seconds that the controller expected.
     expected: f64,
     /// Seconds that it expected of plain decoding for as many tokens.
@@ -80,7 +83,7 @@ impl Stats {
             return;
         }
         // A sequence that lost its cache is prefilled again, which makes no tokens.
-        self.rounds += u64::from(commit.committed > 0);
+        self.rounds += u64::from(commit.committed > commit.deferred || commit.late > 0);
         self.committed += commit.committed as u64;
         self.drafted += commit.drafted as u64;
         self.accepted += commit.accepted as u64;
@@ -114,6 +117,7 @@ impl Stats {
         }
         self.plain_rounds += other.plain_rounds;
         self.trial_rounds += other.trial_rounds;
+        self.gated_rounds += other.gated_rounds;
         self.expected += other.expected;
         self.expected_plain += other.expected_plain;
         self.time += other.time;
@@ -129,6 +133,7 @@ impl Stats {
         }
         self.plain_rounds += u64::from(choice.arm.is_none());
         self.trial_rounds += u64::from(choice.trial);
+        self.gated_rounds += u64::from(choice.plan.gates.iter().any(Watch::stops));
         self.expected += choice.seconds;
         self.expected_plain += choice.tokens * choice.plain_seconds;
     }

@@ -97,6 +97,7 @@ fn drafted(
         draw: Draw::Chance(&mut chance),
         tree,
         fixed_paths: Vec::new(),
+        gate: None,
         failure: None,
     }];
     drafter.draft(&mut requests).unwrap();

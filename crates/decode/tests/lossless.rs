@@ -44,6 +44,8 @@ struct Case {
     len: (usize, usize),
     moved: Option<Move>,
     target: fn(ToyModel) -> Box<dyn Engine>,
+    /// What ends the paths of the first drafter, if tokens cost so much.
+    gate: Option<Worth>,
 }
 
 impl Case {
@@ -57,7 +59,14 @@ impl Case {
             len: (HORIZON, 100),
             moved: None,
             target: |model| Box::new(ToyEngine::new(model, 64)),
+            gate: None,
         }
+    }
+
+    fn gated(mut self, token: f64, pass: f64) -> Self {
+        let width = self.policy.width_max;
+        self.gate = Some(Worth { scored: Price::per_token(token), pass, width });
+        self
     }
 
     fn shaped(mut self, sampling: Sampling) -> Self {
@@ -89,22 +98,35 @@ impl Case {
 
     /// The same, and what these tokens are expected to have spent by their own account.
     fn decoded_and_spent(&self, seed: u64) -> (Law, f64) {
-        let (mut law, mut sum) = (Law::new(), 0.0);
+        let (law, spent, _) = self.decoded_spent_and_stopped(seed);
+        (law, spent)
+    }
+
+    /// The same, and how many paths a gate is expected to end, and how many it lets be whole.
+    fn decoded_spent_and_stopped(&self, seed: u64) -> (Law, f64, (f64, f64)) {
+        let (mut law, mut sum, mut ended) = (Law::new(), 0.0, (0.0, 0.0));
         let run = |chance: &mut dyn Chance| {
             let (mut decoder, mut sequence) = self.begun(seed, &[]);
             let drafters = decoder.drafters().iter().map(|(id, _)| id).collect();
             let policy = &DraftPolicy { drafters, ..self.policy.clone() };
             let (mut rounds, mut dropped, mut spent) = (0, Vec::new(), Vec::new());
+            let (mut stopped, mut whole) = (0, 0);
             while sequence.output().len() < self.len.0 {
                 let drafter_prefill_max = self.drafter_prefill_max;
                 // At this price even unlikely tokens are drafted.
                 let price = Price::per_token(0.01);
-                let plan = &Plan { drafter_prefill_max, price, ..policy.plan().without(&dropped) };
+                let at = (DrafterId(0), self.sampling.temperature);
+                let watch = |worth| strict_gates(at.1).watch(at, rounds, Some(worth));
+                let gates = self.gate.clone().map(watch).into_iter().collect();
+                let plan = policy.plan().without(&dropped);
+                let plan = &Plan { drafter_prefill_max, price, gates, ..plan };
                 let limits = Limits::default();
                 let turn = Turn { sequence: &mut sequence, policy, plan, limits, chance };
                 let round = decoder.round(&mut [turn]).unwrap();
                 dropped.extend(round.commits[0].dropped.iter().map(|it| it.drafter));
                 spent.extend(round.commits[0].spent.iter().map(|spend| spend.distance));
+                stopped += round.commits[0].stopped;
+                whole += usize::from(round.commits[0].draft_len == self.policy.draft_len_max);
                 rounds += 1;
                 if let Some((_, keep)) = self.moved.filter(|(after, _)| *after == rounds) {
                     let committed = round.commits[0].committed;
@@ -113,13 +135,16 @@ impl Case {
                     dropped.clear();
                 }
             }
-            (sequence.output()[..self.len.0].to_vec(), spent.iter().take(self.len.0).sum::<f64>())
+            let output = sequence.output()[..self.len.0].to_vec();
+            (output, spent.iter().take(self.len.0).sum::<f64>(), stopped, whole)
         };
-        outcomes(run, |probability, (output, spent)| {
+        outcomes(run, |probability, (output, spent, stopped, whole)| {
             sum += probability * spent;
+            ended.0 += probability * stopped as f64;
+            ended.1 += probability * whole as f64;
             *law.entry(output).or_default() += probability;
         });
-        (law, sum)
+        (law, sum, ended)
     }
 
     /// A decoder, and a sequence with this output so far.
@@ -195,6 +220,36 @@ impl Case {
             assert!(worst < 1e-12, "{what}, target {seed}: off by {worst:e}");
         }
     }
+
+    /// The same, where a gate ends some paths and not others.
+    fn assert_gated_and_lossless(&self, what: &str) {
+        self.assert_lossless(what);
+        let (_, _, (stopped, whole)) = self.decoded_spent_and_stopped(0);
+        assert!(stopped > 0.05 && whole > 0.05, "{what}: {stopped} ended, {whole} whole");
+    }
+}
+
+/// Gates that go by everything they see, the token that was drawn above all: what was unlikely is
+/// hardly followed.
+fn strict_gates(temperature: f32) -> Gates {
+    let fit = |weights: &[f64]| SavedFit {
+        weights: weights.to_vec(),
+        precision: (0..weights.len())
+            .map(|row| (0..weights.len()).map(|it| f64::from(u8::from(it == row))).collect())
+            .collect(),
+    };
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number")]
+    let gate = SavedGate {
+        drafter: "toy".to_owned(),
+        tenths: (10.0 * temperature).round() as u32,
+        seen: 100.0,
+        accepted: 60.0,
+        row: fit(&[-0.5, 4.0, 2.0, -2.0, -0.3, 0.5]),
+        token: fit(&[1.0, 2.0, 1.0, -1.0, -0.3, 0.5, -8.0, -3.0]),
+    };
+    let mut gates = Gates::new([(DrafterId(0), "toy".to_owned())]);
+    gates.load(&SavedGates { format: 1, gates: vec![gate] }).unwrap();
+    gates
 }
 
 /// The chance that an output begins with these tokens.
@@ -523,6 +578,23 @@ fn constrained_penalised_and_biased_output_follows_its_law_under_every_rule() {
 }
 
 #[test]
+fn output_of_a_least_length_follows_its_law() {
+    let least = || -> Box<dyn Constraint> { Box::new(MinTokens::new(2, [Token(2)].into())) };
+    for rule in [RuleChoice::Block, RuleChoice::Token, RuleChoice::Pooled] {
+        let mut case = Case::new(|| vec![model()], BlockRule).constrained(least);
+        case.policy.rule = rule.with_seed(0);
+        case.assert_lossless(rule.name());
+    }
+    let beside = || -> Box<dyn Constraint> {
+        let inner: Box<dyn Constraint> = Box::<Manners>::default();
+        Box::new(MinTokens::new(3, [Token(2)].into()).beside(Some(inner), &[]))
+    };
+    Case::new(|| vec![model()], BlockRule).constrained(beside).assert_lossless("beside another");
+    let edited = Case::new(|| vec![edit()], BlockRule).constrained(beside);
+    edited.moved(1, |all| all).assert_lossless("fixed tokens, moved");
+}
+
+#[test]
 fn the_coupled_rule_follows_the_plain_choice_of_its_noise() {
     // Its output is a function of seed and target alone: the same with any drafter, or none.
     let text = |drafters: Vec<Box<dyn Drafter>>, seed| {
@@ -545,6 +617,33 @@ fn the_coupled_rule_follows_the_plain_choice_of_its_noise() {
     for seed in 0..20 {
         assert_eq!(text(vec![], seed), text(vec![model()], seed), "seed {seed}");
         assert_eq!(text(vec![], seed), text(vec![Box::new(block_head())], seed), "seed {seed}");
+    }
+}
+
+#[test]
+fn the_coupled_rule_says_the_same_with_a_gate() {
+    let text = |gated: bool, seed| {
+        let rule = Arc::new(CoupledRule { noise: Noise::new(seed) });
+        let policy = &DraftPolicy::drafted(vec![DrafterId(0)], 4, rule);
+        let worth = Worth { scored: Price::per_token(0.3), pass: 0.1, width: 1 };
+        let watch = strict_gates(1.0).watch((DrafterId(0), 1.0), 0, gated.then_some(worth));
+        let (plan, limits) = (&Plan { gates: vec![watch], ..policy.plan() }, Limits::default());
+        let target = Box::new(ToyEngine::new(toy(3), 64));
+        let mut decoder = Decoder::new(target, vec![model()]).unwrap();
+        let mut sequence = Sequence::new(Slot(0), Sampling::unshaped());
+        sequence.begin(prompt(), 40);
+        let chance = &mut forerun_verify::Random(forerun_verify::Philox::new(0));
+        let mut stopped = 0;
+        while sequence.output().len() < 40 {
+            let sequence = &mut sequence;
+            let turn = Turn { sequence, policy, plan, limits, chance: &mut *chance };
+            stopped += decoder.round(&mut [turn]).unwrap().commits[0].stopped;
+        }
+        (sequence.output()[..40].to_vec(), stopped)
+    };
+    for seed in 0..20 {
+        let ((plain, none), (gated, some)) = (text(false, seed), text(true, seed));
+        assert!(none == 0 && some > 0 && plain == gated, "seed {seed}: {none} {some}");
     }
 }
 
@@ -726,6 +825,164 @@ fn paths_that_end_where_the_drafter_is_unsure_change_nothing() {
     }
 }
 
+/// Every rule, with every way of drafting that it verifies and that may end early.
+fn rules_of_paths_that_end_early() -> Vec<(RuleChoice, usize, Scheme)> {
+    let lossless = RuleChoice::ALL.into_iter().filter(|rule| *rule != RuleChoice::Coupled);
+    let ways = [1, 2].into_iter().flat_map(|width| {
+        let paths = [None, Some(PathsChoice::Distinct), Some(PathsChoice::Beam)];
+        paths.map(|paths| Drafts { drafters: 1, has_model: true, may_stop: true, width, paths })
+    });
+    let ways: Vec<Drafts> = ways.collect();
+    let of_rule = |rule: RuleChoice| {
+        let way = move |drafts: &Drafts| Some((rule, drafts.width, rule.scheme(drafts).ok()?));
+        ways.iter().filter_map(way).collect::<Vec<_>>()
+    };
+    let mut all: Vec<(RuleChoice, usize, Scheme)> = lossless.flat_map(of_rule).collect();
+    all.dedup();
+    all
+}
+
+#[test]
+fn a_gate_that_ends_paths_by_what_leads_to_their_ends_changes_nothing() {
+    let rules = rules_of_paths_that_end_early();
+    for rule in RuleChoice::ALL {
+        let is_there = rules.iter().any(|(other, _, _)| *other == rule);
+        // One wants whole paths, the other spends no chance: both have tests of their own.
+        assert_eq!(is_there, !matches!(rule, RuleChoice::Gbv | RuleChoice::Coupled), "{rule:?}");
+    }
+    for (rule, width, scheme) in rules {
+        let mut case = Case::new(|| vec![model()], BlockRule);
+        if width > 1 {
+            case = case.wide(width, scheme);
+        }
+        case.policy.scheme = scheme;
+        case.policy.rule = rule.with_seed(0);
+        let what = format!("{}, {width} paths, {scheme:?}", rule.name());
+        case.gated(0.3, 0.1).assert_gated_and_lossless(&what);
+    }
+}
+
+#[test]
+fn a_gate_changes_nothing_however_rows_are_shaped_and_whoever_drafts() {
+    let gated = |case: Case| case.gated(0.3, 0.1);
+    let block = || Case::new(|| vec![model()], BlockRule);
+    gated(block().shaped(penalised())).assert_gated_and_lossless("penalties");
+    let greedy = block().shaped(Sampling { temperature: 0.0, ..Sampling::unshaped() });
+    gated(greedy).assert_lossless("temperature zero");
+    let warm = block().shaped(Sampling { temperature: 0.6, top_p: 0.9, ..Sampling::unshaped() });
+    gated(warm).assert_gated_and_lossless("top-p");
+    gated(block().constrained(|| Box::<Manners>::default())).assert_lossless("a constraint");
+    let moved = block().moved(1, |all| all);
+    gated(moved).assert_gated_and_lossless("moved");
+    let heads = block_case(|| vec![head(Pairing::AfterFirst, 1)]);
+    gated(heads).assert_gated_and_lossless("a head");
+    let blocks = block_case(|| vec![Box::new(block_head())]);
+    blocks.gated(0.3, 0.0).assert_gated_and_lossless("a block");
+    let mut long = block();
+    (long.policy.draft_len_max, long.len) = (3, (HORIZON - 1, 100));
+    long.gated(0.1, 0.02).assert_gated_and_lossless("three tokens");
+    let beside = Case::new(|| vec![model(), edit()], PooledRule).wide(2, Scheme::Independent);
+    beside.gated(0.3, 0.1).assert_lossless("beside a fixed path");
+}
+
+#[test]
+fn a_gate_keeps_a_lossy_modes_promise() {
+    let mut case = Case::new(|| vec![model()], BlockRule).gated(0.3, 0.1);
+    case.policy.rule = "budget:0.05".parse::<LossyMode>().unwrap().rule();
+    for seed in 0..3 {
+        let (law, spent) = case.decoded_and_spent(seed);
+        let (most, sum) = case.distances(&law, seed);
+        assert!(most <= 0.05 + 1e-12 && sum <= spent + 1e-12, "{most} {sum} {spent}");
+        assert!(sum > 1e-3, "it was used");
+    }
+}
+
+/// Draws paths, then drops the last token of each that turned out unlikely, as llama.cpp does below
+/// `--draft-p-min`: a gate that decides after the draw.
+struct Choosy(Box<dyn Drafter>);
+
+impl Drafter for Choosy {
+    fn kind(&self) -> DrafterKind {
+        self.0.kind()
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
+        self.0.draft(requests)?;
+        for request in requests {
+            let empty = Draft::start(request.tree.scheme(), VOCAB);
+            let drawn = std::mem::replace(&mut request.tree, empty).finish().unwrap();
+            let mut kept = HashMap::from([(Node::ROOT, Node::ROOT)]);
+            for (node, token, parent) in drawn.nodes() {
+                let row = drawn.drawn_from(node).unwrap();
+                let (Some(above), true) = (kept.get(&parent), row.prob(token) >= 0.3) else {
+                    continue;
+                };
+                let row = request.tree.row(row.clone()).unwrap();
+                kept.insert(node, request.tree.sampled(*above, row, token).unwrap());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_gate_that_drops_a_token_after_it_was_drawn_is_caught() {
+    let choosy = || -> Vec<Box<dyn Drafter>> { vec![Box::new(Choosy(model()))] };
+    for rule in [RuleChoice::Block, RuleChoice::Token, RuleChoice::Pooled, RuleChoice::Specinfer] {
+        let mut case = Case::new(choosy, BlockRule);
+        case.policy.rule = rule.with_seed(0);
+        let worst = (0..3).map(|seed| case.worst_error(seed)).fold(0.0, f64::max);
+        assert!(worst > 1e-2, "{}: off by {worst:e} only", rule.name());
+    }
+}
+
+/// Draws two paths, and goes on with the second only if the first turned out likely: a gate that
+/// looks at what another path draws at the depth it decides about.
+struct Curious(Box<dyn Drafter>);
+
+impl Drafter for Curious {
+    fn kind(&self) -> DrafterKind {
+        self.0.kind()
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), DraftFailure> {
+        self.0.draft(requests)?;
+        for request in requests {
+            let empty = Draft::start(request.tree.scheme(), VOCAB);
+            let drawn = std::mem::replace(&mut request.tree, empty).finish().unwrap();
+            let both = drawn.candidates(Node::ROOT);
+            let row = drawn.drawn_from(both[0].child).unwrap();
+            let likely = row.prob(drawn.token(both[0].child)) > 0.4;
+            let row = request.tree.row(row.clone()).unwrap();
+            for one in &both[..if likely { 2 } else { 1 }] {
+                request.tree.sampled(Node::ROOT, row, drawn.token(one.child)).unwrap();
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_gate_that_looks_at_what_another_path_draws_there_is_caught() {
+    let curious = || -> Vec<Box<dyn Drafter>> { vec![Box::new(Curious(model()))] };
+    let case = Case::new(curious, PooledRule).wide(2, Scheme::Independent);
+    let worst = (0..3).map(|seed| case.worst_error(seed)).fold(0.0, f64::max);
+    assert!(worst > 1e-3, "off by {worst:e} only");
+}
+
+#[test]
+fn whole_paths_are_never_ended() {
+    let gate = strict_gates(1.0);
+    let worth = Worth { scored: Price::per_token(0.3), pass: 0.1, width: 2 };
+    let watch = |worth| gate.watch((DrafterId(0), 1.0), 0, worth);
+    let policy = DraftPolicy::drafted(vec![DrafterId(0)], 2, Arc::new(GbvRule::default())).wide(2);
+    let plan = |worth| Plan { gates: vec![watch(worth)], ..policy.plan() };
+    assert!(policy.allows(&plan(Some(worth.clone()))));
+    let whole = policy.clone().drawn(Scheme::Paths);
+    assert!(!whole.allows(&plan(Some(worth))), "gbv, and traversal over independent paths");
+    assert!(whole.allows(&plan(None)), "to look at them is fine");
+}
+
 #[test]
 fn prefilling_the_last_tokens_alone_changes_nothing() {
     let mut case = Case::new(|| vec![model()], BlockRule);
@@ -735,7 +992,7 @@ fn prefilling_the_last_tokens_alone_changes_nothing() {
 
 /// The law of decoding with a controller, whose choices depend on earlier rounds: the time a
 /// round takes is made up, so that they are the same whenever the same happens.
-fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
+fn controlled(seed: u64, gates: Option<&Gates>, chosen: &mut Vec<usize>) -> Law {
     let mut law = Law::new();
     let run = |chance: &mut dyn Chance| {
         let target = CostCurve::new([(1, 1.0), (2, 1.70)]);
@@ -745,6 +1002,9 @@ fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
         let arms = [(vec![ids[0]], 1), (vec![ids[0]], 2), (ids.to_vec(), 1)];
         let arms = arms.map(|(drafters, width)| Arm { drafters, width }).to_vec();
         let mut controller = Controller::new(costs, arms, 2);
+        if let Some(gates) = gates {
+            controller = controller.gated(gates.clone());
+        }
         let policy = &controller.policy(Arc::new(PooledRule));
         let target = Box::new(ToyEngine::new(toy(seed), 64));
         let mut decoder = Decoder::new(target, vec![model(), edit()]).unwrap();
@@ -757,7 +1017,15 @@ fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
                 .map(|id| Available { id, behind: 1, heeds_price: id == ids[1], block_len: None })
                 .to_vec();
             let (wanted, load, limits) = (sequence.wanted(), Load::default(), Limits::default());
-            let outlook = Outlook { wanted, draft_len_max: 2, first: false, drafters, load };
+            let outlook = Outlook {
+                wanted,
+                draft_len_max: 2,
+                first: false,
+                drafters,
+                load,
+                may_stop: true,
+                temperature: 1.0,
+            };
             let choice = controller.choose(&mut history, &outlook);
             let plan = &choice.plan;
             let turn = Turn { sequence: &mut sequence, policy, plan, limits, chance };
@@ -765,7 +1033,9 @@ fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
             let commit = &round.commits[0];
             let seconds = 1.0 + 0.7 * commit.drafted as f64;
             controller.learn(&mut history, &choice, commit, seconds);
-            lens = lens * 10 + choice.plan.draft_len;
+            // A gate counts as four.
+            let gated = choice.plan.gates.iter().any(Watch::stops);
+            lens = lens * 10 + choice.plan.draft_len + if gated { 4 } else { 0 };
         }
         (lens, sequence.output()[..HORIZON].to_vec())
     };
@@ -776,15 +1046,31 @@ fn controlled(seed: u64, chosen: &mut Vec<usize>) -> Law {
     law
 }
 
-#[test]
-fn a_controller_that_learns_from_earlier_rounds_changes_nothing() {
-    let mut chosen = Vec::new();
-    let decoded = controlled(0, &mut chosen);
-    let plain = Case::new(Vec::new, BlockRule).plain(0);
-    for (output, probability) in &plain {
+fn assert_plain(decoded: &Law) {
+    for (output, probability) in &Case::new(Vec::new, BlockRule).plain(0) {
         let gap = (decoded.get(output).copied().unwrap_or(0.0) - probability).abs();
         assert!(gap < 1e-12, "{output:?}: off by {gap:e}");
     }
+}
+
+#[test]
+fn a_controller_that_trains_and_uses_a_gate_changes_nothing() {
+    // It has seen nearly enough, so that it is fitted anew and put to use by what the first round
+    // brings.
+    let mut saved = strict_gates(1.0).save();
+    (saved.gates[0].seen, saved.gates[0].accepted) = (63.5, 40.0);
+    let mut gates = strict_gates(1.0);
+    gates.load(&saved).unwrap();
+    let mut chosen = Vec::new();
+    assert_plain(&controlled(0, Some(&gates), &mut chosen));
+    let gated = |lens: &usize| lens.to_string().contains(['5', '6']);
+    assert!(chosen.iter().any(gated) && !chosen.iter().all(gated), "it was used, and it was not");
+}
+
+#[test]
+fn a_controller_that_learns_from_earlier_rounds_changes_nothing() {
+    let mut chosen = Vec::new();
+    assert_plain(&controlled(0, None, &mut chosen));
     // The last digit is the length chosen for the last round.
     let last = |wanted: fn(usize) -> bool| chosen.iter().any(|lens| wanted(lens % 10));
     assert!(last(|len| len == 0) && last(|len| len > 0), "it went on drafting, and it stopped");

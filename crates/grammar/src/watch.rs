@@ -101,7 +101,13 @@ mod tests {
         let [quick, slow, patient] = [(); 3].map(|()| CancellationHandle::default());
         drop(watch(&quick, Duration::from_millis(1)));
         let _patient = watch(&patient, Duration::from_secs(3600));
-        // The thread sleeps for an hour now, unless it is told of what is due before.
+        // Once the thread has said again until when it sleeps, it does: for an hour, unless it is told of
+        // what is due before.
+        WATCH.lock().asleep = None;
+        WATCH.more.notify_one();
+        while WATCH.lock().asleep.is_none() {
+            thread::yield_now();
+        }
         let _slow = watch(&slow, Duration::from_millis(1));
         let started = Instant::now();
         while !slow.is_cancelled() {

@@ -8,6 +8,7 @@ mod compare;
 mod config;
 mod interval;
 mod journal;
+mod lossy;
 mod metrics;
 mod models;
 mod page;
@@ -17,6 +18,7 @@ mod record;
 mod report;
 mod session;
 mod summary;
+mod task;
 mod users;
 
 use std::fs;
@@ -36,13 +38,14 @@ pub use config::{BenchConfig, Files, LocalConfig, ServerConfig};
 pub use interval::{Interval, rate_ratio};
 pub(crate) use interval::{pairs, speedup};
 use journal::Journal;
+pub use lossy::{LossyWay, UnknownLossyWay};
 use models::{Decoding, Wanted};
 pub use plan::{
     Axes, Drafting, Ended, ORACLE, PREDICTION, Product, SHARED_SUFFIX, Team, TeamError, distinct,
     drafters, teams,
 };
 pub(crate) use record::Measure;
-use record::{Config, PromptRecord, SCHEMA};
+use record::{Config, PromptRecord};
 pub use record::{LeftOut, Setting, Stop};
 pub use report::stem;
 pub(crate) use report::{Cell, Curve, Report};
@@ -50,6 +53,7 @@ pub(crate) use report::{Cell, Curve, Report};
 pub(crate) use report::{Place, Split, sample};
 use session::Session;
 use summary::count;
+pub use task::{Task, TaskConfig, solve};
 pub use users::Address;
 use users::Users;
 
@@ -67,7 +71,8 @@ pub fn run(
     cancellation: &Cancellation,
 ) -> Result<Ended> {
     if !(config.resume || config.force) {
-        config.files.check()?;
+        let Files { page, data, journal } = &config.files;
+        config::not_there(&[page, data, journal])?;
     }
     let limit = Limit::from_now(Duration::from_secs_f64(config.stop.time_limit_s));
     cancellation.expire_after(limit.time);
@@ -142,10 +147,10 @@ impl Run<'_> {
             target: Some(target),
             drafters,
             engine: Some(loaded.engine.clone()),
-            prompts: records(&loaded.prompts),
+            prompts: PromptRecord::all(&loaded.prompts),
             settings: settings.clone(),
             left_out,
-            ..self.record()
+            ..self.config.record()
         };
         let known = self.journal(&record)?;
         self.observer.phase(1);
@@ -160,7 +165,7 @@ impl Run<'_> {
     /// Outputs by a server.
     fn server(&self, server: &ServerConfig) -> Result<Outcome> {
         let prompts = self.prompts()?;
-        let prompt_records = records(&prompts);
+        let prompt_records = PromptRecord::all(&prompts);
         let settings = 2 * server.users.len();
         let meet = ("meet", "ask the server what it can do".to_owned());
         self.begin(meet, "every prompt once", (settings, prompts.len()));
@@ -170,7 +175,7 @@ impl Run<'_> {
             server: Some(users.record.clone()),
             prompts: prompt_records,
             settings: users.settings(&server.users),
-            ..self.record()
+            ..self.config.record()
         };
         let known = self.journal(&record)?;
         self.observer.phase(1);
@@ -236,32 +241,6 @@ impl Run<'_> {
         Ok(plan::spread(all, &tasks, per_task))
     }
 
-    /// What is the same for models and servers.
-    fn record(&self) -> Config {
-        let config = self.config;
-        Config {
-            schema: SCHEMA,
-            quick: config.quick,
-            target: None,
-            drafters: Vec::new(),
-            engine: None,
-            server: None,
-            text_len: config.text_len,
-            temperatures: config.temperatures.clone(),
-            top_k: config.top_k,
-            top_p: config.top_p,
-            min_p: config.min_p,
-            seed: config.seed,
-            prompts_per_task: config.prompts_per_task,
-            prompts: Vec::new(),
-            settings: Vec::new(),
-            left_out: Vec::new(),
-            machine: config.provenance.machine.clone(),
-            build: config.provenance.build.clone(),
-            stop: config.stop.clone(),
-        }
-    }
-
     /// What was measured is worth a report, whatever ended it.
     fn outcome(&self, session: Session<'_>, curves: Vec<Curve>, ended: Result<Ended>) -> Outcome {
         let shown = *ended.as_ref().unwrap_or(&Ended::Interrupted);
@@ -276,15 +255,6 @@ impl Run<'_> {
             false => Ok((Journal::begin(path, record)?, Vec::new())),
         }
     }
-}
-
-fn records(prompts: &[Prompt]) -> Vec<PromptRecord> {
-    let record = |prompt: &Prompt| PromptRecord {
-        id: prompt.id.clone(),
-        task: prompt.task.clone(),
-        sha256: machine::sha256(prompt.text().as_bytes()),
-    };
-    prompts.iter().map(record).collect()
 }
 
 #[cfg(test)]

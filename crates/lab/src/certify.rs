@@ -11,9 +11,11 @@ mod config;
 mod decoder;
 mod engines;
 mod law;
+mod loss;
 mod pairs;
 mod rule;
 mod server;
+mod spend;
 mod verdict;
 mod writer;
 
@@ -22,7 +24,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use forerun_decode::{
-    Decoder, DraftPolicy, DrafterId, DrafterKind, RuleChoice, Sampling, Special, Token,
+    Decoder, DraftPolicy, DrafterId, DrafterKind, LossyMode, RuleChoice, Sampling, Special, Token,
 };
 use serde_json::{Value, json};
 
@@ -42,6 +44,7 @@ use decoder::DecoderTest;
 use engines::Engines;
 use rule::InUse;
 use server::ServerTest;
+use spend::SpendTest;
 pub use verdict::{DIFFERENCE, Limits, Verdict};
 use writer::{Scorer, Writer};
 
@@ -66,7 +69,11 @@ pub fn run(
     let read = config.prompts.as_deref().map_or_else(|| Ok(prompts::few()), prompts::file)?;
     let prompts: Vec<Prompt> = read.into_iter().take(PROMPTS_MAX).collect();
     let of_server = matches!(subject, Subject::Server(_));
-    let outline = outline(config, of_server);
+    let lossy = match &subject {
+        Subject::Models(subject, _) => subject.lossy,
+        Subject::Server(_) => None,
+    };
+    let outline = outline(config, of_server, lossy);
     let phase = Cell::new(0);
     let run = Run { config, prompts: &prompts, cancellation, observer, outline: &outline, phase };
     cancellation.expire_after(config.limits.limit.time);
@@ -92,7 +99,7 @@ pub fn run(
 }
 
 /// What is going to be tested, and until when.
-fn outline(config: &CertifyConfig, of_server: bool) -> Outline {
+fn outline(config: &CertifyConfig, of_server: bool, lossy: Option<LossyMode>) -> Outline {
     let percent = 100.0 * config.limits.power;
     let (phases, enough) = match of_server {
         true => (
@@ -112,19 +119,29 @@ fn outline(config: &CertifyConfig, of_server: bool) -> Outline {
                 ("engine", "rows in blocks against rows one by one".to_owned()),
                 (
                     "outputs",
-                    format!("drafted outputs, until {percent} % of wrong tokens would be found"),
+                    match lossy {
+                        Some(mode) => format!(
+                            "outputs, until a spend of {} per token would be found",
+                            mode.promised() + config.limits.power
+                        ),
+                        None => format!(
+                            "drafted outputs, until {percent} % of wrong tokens would be found"
+                        ),
+                    },
                 ),
             ],
             "It ends earlier if something wrong is proved or enough was tested",
         ),
     };
+    let inconclusive = Verdict::Inconclusive.word(lossy.is_some());
+    let shorter = if config.quick { "" } else { "--quick (1 minute), " };
     Outline {
         command: "certify",
         phases,
         limit: config.limits.limit,
         notes: vec![format!(
-            "{enough}; Ctrl-C ends it with what was tested.\nShorter: --quick, --time-limit TIME, or a \
-             larger --power (INCONCLUSIVE if it is not reached in time)."
+            "{enough}; Ctrl-C ends it with what was tested.\nShorter: {shorter}--time-limit TIME, or a \
+             larger --power ({inconclusive} if it is not reached in time)."
         )],
     }
 }
@@ -142,7 +159,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// A certificate that says nothing yet.
-    fn certificate(&self, broken: Option<Fault>) -> Certificate {
+    fn certificate(&self, broken: Option<Fault>, lossy: Option<LossyMode>) -> Certificate {
         Certificate {
             about: about(&self.config.provenance),
             settings: settings(self.config, json!({ "prompts": self.prompts.len() })),
@@ -153,6 +170,8 @@ impl Run<'_> {
             cut: None,
             rule: None,
             decoder: None,
+            lossy,
+            spend: None,
             drift: Vec::new(),
             server: None,
         }
@@ -176,12 +195,12 @@ impl Run<'_> {
             cancellation: self.cancellation,
         };
         let found = test.run(self.observer)?;
-        Ok(Certificate { server: Some(found), ..self.certificate(None) })
+        Ok(Certificate { server: Some(found), ..self.certificate(None, None) })
     }
 
     /// All that could be tested of a model before the time was over.
     fn model(&self, subject: &ModelSubject, models: &mut dyn Models) -> Result<Certificate> {
-        let mut certificate = self.certificate(subject.broken);
+        let mut certificate = self.certificate(subject.broken, subject.lossy);
         match self.examine(subject, models, &mut certificate) {
             Err(_) if self.cancellation.is_expired() => {
                 let phase = self.outline.phases.get(self.phase.get());
@@ -204,10 +223,9 @@ impl Run<'_> {
         certificate: &mut Certificate,
     ) -> Result<()> {
         let config = self.config;
-        let rule = subject.broken.and_then(Fault::rule);
-        let rule = rule.unwrap_or_else(|| subject.rule.with_seed(0));
+        let rule = subject.verification();
         let go_on = |share: f64| {
-            self.observer.show(share, subject.rule.name());
+            self.observer.show(share, rule.name());
             !self.cancellation.is_cancelled()
         };
         let proof = in_use(subject).prove(&*rule, go_on);
@@ -225,7 +243,13 @@ impl Run<'_> {
         let mut engines = Engines { subject, models, prompts: &tokens, observer };
         certificate.settings = settings(config, engines.settings(config.sampling.seed));
         let reader = engines.reader()?;
-        let scorer = Scorer::new(reader, engines.suspect()?, &tokens, sampling.clone());
+        let suspect = engines.suspect()?;
+        if subject.lossy.is_some() && suspect.is_none() {
+            let message = "what a lossy mode spent shows only if it is known what the drafter would say: \
+                           use a draft model with the target's vocabulary, ngram or suffix";
+            return Err(Error::refused(message));
+        }
+        let scorer = Scorer::new(reader, suspect, &tokens, sampling.clone());
 
         self.start(2);
         certificate.drift = engines.drift(config.limits.limit.at(DRIFT_END))?;
@@ -236,16 +260,23 @@ impl Run<'_> {
             .wide(subject.width.get())
             .drawn(subject.scheme);
         let seed = config.sampling.seed;
+        let writer = Writer::new(decoder, &tokens, &*target.vocab, seed, cancellation);
+        let limits = config.limits;
+        if let Some(mode) = subject.lossy {
+            let test = SpendTest { writer, scorer, mode, policy, sampling, limits, cancellation };
+            certificate.spend = Some(test.run(observer)?);
+            return Ok(());
+        }
         let drawn_with =
             subject.broken.map_or_else(|| sampling.clone(), |it| it.sampling(&sampling));
         let test = DecoderTest {
-            writer: Writer::new(decoder, &tokens, &*target.vocab, seed, cancellation),
+            writer,
             scorer,
             policy,
             drawn_with,
             sampling,
             coupled: subject.rule == RuleChoice::Coupled && subject.broken.is_none(),
-            limits: config.limits,
+            limits,
             cancellation,
         };
         certificate.decoder = Some(test.run(observer)?);

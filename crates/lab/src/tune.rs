@@ -127,7 +127,7 @@ fn outline(config: &TuneConfig, prompts: usize) -> Outline {
     Outline {
         command: "tune",
         phases: vec![
-            ("load", format!("load {} and time their passes", count(models, "model"))),
+            ("load", format!("load {} and time passes", count(models, "model"))),
             (
                 "acceptance",
                 format!("{settings} settings and plain decoding on {}", count(prompts, "prompt")),

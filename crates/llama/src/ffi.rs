@@ -4,6 +4,8 @@
 //! safe methods. What the calls mean for a slot, a tree or a sequence is decided elsewhere.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "portable")]
+mod backends;
 #[cfg(feature = "bare")]
 pub(crate) mod bare;
 pub(crate) mod batch;

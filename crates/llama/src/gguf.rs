@@ -72,8 +72,13 @@ impl Header {
     }
 }
 
-/// Checks that a file of `len` bytes has all that its header promises.
-pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Result<Header, Fault> {
+/// Checks that a file of `len` bytes has all that its header promises, and reads the names of its
+/// tokens.
+pub(crate) fn read(
+    file: impl Read + Seek,
+    len: u64,
+    block_of: BlockOf,
+) -> Result<(Header, Vec<Vec<u8>>), Fault> {
     let mut walk = Walk { file: BufReader::with_capacity(BUFFER_LEN, file), at: 0, len };
     let mut magic = [0; 4];
     if len < 4 || walk.read(&mut magic).is_err() || magic != *b"GGUF" {
@@ -86,7 +91,7 @@ pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Resu
     let tensors = walk.up_to(ENTRIES_MAX, "tensors")?;
     let entries = walk.up_to(ENTRIES_MAX, "entries")?;
     let mut alignment = 32;
-    let mut header = Header::default();
+    let (mut header, mut names) = (Header::default(), Vec::new());
     for _ in 0..entries {
         let key = walk.string()?;
         let kind = walk.u32()?;
@@ -97,7 +102,7 @@ pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Resu
             (b"general.architecture", STRING) => {
                 header.architecture = String::from_utf8_lossy(&walk.string()?).into_owned();
             }
-            (b"tokenizer.ggml.tokens", ARRAY) => walk.token_names()?,
+            (b"tokenizer.ggml.tokens", ARRAY) => names = walk.token_names()?,
             (key, U32) if key.ends_with(b".block_count") => walk.layers()?,
             _ => walk.skip_value(kind)?,
         }
@@ -120,7 +125,7 @@ pub(crate) fn check(file: impl Read + Seek, len: u64, block_of: BlockOf) -> Resu
         None => damaged("its tensors are larger than any file".to_owned()),
         // The last tensor's padding may be missing, and nothing follows an empty list.
         Some(needed) if data_len > 0 && needed > len => Err(Fault::Truncated(needed)),
-        Some(_) => Ok(header),
+        Some(_) => Ok((header, names)),
     }
 }
 
@@ -199,22 +204,26 @@ impl<F: Read + Seek> Walk<F> {
     }
 
     /// Reads the vocabulary, in which no name may occur twice.
-    fn token_names(&mut self) -> Result<(), Fault> {
+    fn token_names(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         let (kind, items) = (self.u32()?, self.up_to(ITEMS_MAX, "items")?);
         if kind != STRING {
             return damaged(format!("tokens named by values of type {kind}"));
         }
-        // Room for the largest vocabularies in use, so that the set does not grow step by step.
-        let mut names = HashSet::with_capacity(usize::try_from(items.min(1 << 19)).unwrap_or(0));
-        for item in 0..items {
+        // Room for the largest vocabularies in use, so that nothing grows step by step.
+        let room = usize::try_from(items.min(1 << 19)).unwrap_or(0);
+        let mut names = Vec::with_capacity(room);
+        for _ in 0..items {
             let mut name = self.string()?;
             // llama.cpp reads up to the first zero, and gives the nameless names of their own.
             name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
-            if !name.is_empty() && !names.insert(name) {
-                return damaged(format!("token {item} has the name of another"));
-            }
+            names.push(name);
         }
-        Ok(())
+        let mut known: HashSet<&[u8]> = HashSet::with_capacity(room);
+        let twice = names.iter().position(|name| !name.is_empty() && !known.insert(name));
+        match twice {
+            Some(item) => damaged(format!("token {item} has the name of another")),
+            None => Ok(names),
+        }
     }
 
     fn skip_value(&mut self, kind: u32) -> Result<(), Fault> {
@@ -292,7 +301,8 @@ mod tests {
     }
 
     fn walk(bytes: &[u8]) -> Result<Header, Fault> {
-        check(Cursor::new(bytes), bytes.len() as u64, |kind| (kind == 0).then_some((1, 4)))
+        let block_of: BlockOf = |kind| (kind == 0).then_some((1, 4));
+        Ok(read(Cursor::new(bytes), bytes.len() as u64, block_of)?.0)
     }
 
     #[test]

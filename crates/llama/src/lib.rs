@@ -14,6 +14,7 @@ mod model;
 mod options;
 mod quantize;
 mod setup;
+mod token_names;
 mod tree;
 mod trim;
 mod vocab;
@@ -29,6 +30,7 @@ pub use options::{
 };
 pub use quantize::{QuantizeError, quantize};
 pub use setup::SetupError;
+pub use token_names::TokenNames;
 pub use trim::{TrimError, Trimmed, trim};
 pub use vocab::Vocab;
 pub use weights::QuantizeType;

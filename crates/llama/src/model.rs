@@ -292,6 +292,11 @@ fn unsupported(raw: &RawModel) -> Option<&'static str> {
 
 /// Looks at the file before llama.cpp does, which tells its faults less well apart.
 pub(crate) fn check_file(path: &Path) -> Result<Header, LoadError> {
+    Ok(read_file(path)?.0)
+}
+
+/// The same, with the names of its tokens.
+pub(crate) fn read_file(path: &Path) -> Result<(Header, Vec<Vec<u8>>), LoadError> {
     let path = || path.to_owned();
     let unreadable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => LoadError::Missing { path: path() },
@@ -310,7 +315,7 @@ pub(crate) fn check_file(path: &Path) -> Result<Header, LoadError> {
         return Err(LoadError::Empty { path: path() });
     }
     let file = File::open(path()).map_err(unreadable)?;
-    gguf::check(file, len, block_of).map_err(|fault| match fault {
+    gguf::read(file, len, block_of).map_err(|fault| match fault {
         Fault::NotGguf => LoadError::NotGguf { path: path() },
         Fault::Truncated(needed) => LoadError::Truncated { path: path(), len, needed },
         Fault::Damaged(reason) => LoadError::Damaged { path: path(), reason },

@@ -3,7 +3,8 @@
 //   node check.mjs http://127.0.0.1:8080 out.png ["a message"]
 //
 // Needs Debian's chromium and, in the current directory, `npm install playwright-core`; neither belongs to the
-// repository. Writes out.png, out-phone.png and out-dark.png. FORERUN_API_KEY is given to a server that wants a key.
+// repository. Writes out.png, out-phone.png and out-dark.png. FORERUN_API_KEY is given to a server that wants a key;
+// FORERUN_LOSSY says that it was started with --lossy-max 0.05.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -79,6 +80,21 @@ try {
   assert(Number(await page.textContent("#rounds")) > 0, "the rounds are counted");
   assert.match(await page.textContent("#accepted"), /^\d+ of \d+/, "accepted of drafted is shown");
   assert.equal(await page.locator("#status").textContent(), "Done.", "the status says that it is done");
+
+  // Loss is offered where the server allows it, and what it changed is told under the answer.
+  const lossy = page.locator("#rule-choice option", { hasText: "lossy, up to 0.05 per token" });
+  if (process.env.FORERUN_LOSSY) {
+    await page.selectOption("#rule-choice", await lossy.getAttribute("value"));
+    await page.fill("#input", "And the sky?");
+    await page.press("#input", "Enter");
+    await page.waitForSelector("#send[hidden]", { state: "attached", timeout: 10_000 });
+    await page.waitForSelector("#send:not([hidden])", { timeout: ANSWER_MS_MAX });
+    const said = await page.locator("#transcript .answered").last().textContent();
+    assert.match(said, /lossy account:0.05, 0\.\d{4} per token changed/, "an answer says what was changed");
+    assert.match(await page.textContent("#lossless"), /no/, "the panel says that it is not lossless");
+  } else {
+    assert.equal(await lossy.count(), 0, "no loss is offered unless the server allows it");
+  }
 
   const fitsInWidth = () => page.evaluate(() => document.documentElement.scrollWidth <= innerWidth);
   assert(await fitsInWidth(), "nothing scrolls sideways on a desktop");

@@ -1,18 +1,25 @@
 //! The HTTP interface: paths, keys, and the document that describes them.
 
+mod adapt;
+mod blocks;
+mod caller;
 mod chat;
 mod completions;
+mod cors;
 mod error;
 mod extract;
 mod hosts;
 mod logprobs;
+mod messages;
 mod models;
+mod notes;
 mod objects;
 mod page;
 mod parameters;
 mod read;
-mod refs;
+mod request_id;
 mod response;
+mod responses;
 mod status;
 mod stream;
 mod template;
@@ -29,24 +36,38 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::extract::{Request, State};
-use axum::http::{Method, header};
+use axum::http::Method;
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use subtle::{ConditionallySelectable, ConstantTimeEq};
-use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
+};
 use utoipa::{Modify, OpenApi};
 
+use self::caller::API_KEY;
 use self::error::ApiError;
+use self::notes::Notes;
+use self::request_id::RequestId;
 use crate::config::ServeConfig;
-use crate::request::Client;
 use crate::service::Service;
+use crate::tenants::{TenantConfig, Tenants};
 
 /// What connections share: the configuration, and the rest once the model is loaded.
 pub(crate) struct App {
     pub(crate) config: ServeConfig,
+    pub(crate) tenants: Arc<Tenants>,
     pub(crate) service: OnceLock<Arc<Service>>,
+}
+
+impl App {
+    /// For a server whose model is yet to be loaded.
+    pub(crate) fn new(config: ServeConfig) -> Self {
+        let keys = config.api_keys.iter().cloned().map(TenantConfig::of_key);
+        let tenants: Vec<TenantConfig> = keys.chain(config.tenants.iter().cloned()).collect();
+        Self { config, tenants: Arc::new(Tenants::new(&tenants)), service: OnceLock::new() }
+    }
 }
 
 /// The document at `/openapi.json`.
@@ -56,6 +77,9 @@ pub(crate) struct App {
     paths(
         chat::chat_completions,
         completions::completions,
+        messages::messages,
+        messages::count_tokens,
+        responses::responses,
         models::models,
         models::model,
         status::health,
@@ -80,9 +104,11 @@ impl Modify for Keys {
         let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("key", scheme);
-        let key = SecurityRequirement::new("key", Vec::<String>::new());
+        let header = ApiKey::Header(ApiKeyValue::new(API_KEY.as_str()));
+        components.add_security_scheme("header", SecurityScheme::ApiKey(header));
+        let by = |scheme: &str| SecurityRequirement::new(scheme, Vec::<String>::new());
         // A server without keys needs none.
-        document.security = Some(vec![key, SecurityRequirement::default()]);
+        document.security = Some(vec![by("key"), by("header"), SecurityRequirement::default()]);
     }
 }
 
@@ -103,13 +129,23 @@ fn open() -> Router<Arc<App>> {
         .route("/openapi.json", get(async || Json(Document::openapi())))
 }
 
+/// The paths of OpenAI's API and of Anthropic's, which clients are told with or without `/v1`.
+fn openai() -> Router<Arc<App>> {
+    Router::new()
+        .route("/chat/completions", post(chat::chat_completions))
+        .route("/completions", post(completions::completions))
+        .route("/messages", post(messages::messages))
+        .route("/messages/count_tokens", post(messages::count_tokens))
+        .route("/responses", post(responses::responses))
+        .route("/models", get(models::models))
+        .route("/models/{model}", get(models::model))
+}
+
 /// The paths that need a key if the server has any.
 fn guarded() -> Router<Arc<App>> {
     Router::new()
-        .route("/v1/chat/completions", post(chat::chat_completions))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/models", get(models::models))
-        .route("/v1/models/{model}", get(models::model))
+        .merge(openai())
+        .nest("/v1", openai())
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))
@@ -122,52 +158,33 @@ pub(crate) struct Connection(pub(crate) u64);
 
 /// All paths.
 pub(crate) fn router(app: Arc<App>) -> Router {
+    let cors = cors::layer(&app.config.origins);
     guarded()
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), check_key))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), caller::check))
         .merge(open())
         .fallback(async || ApiError::no_path())
         .method_not_allowed_fallback(async || ApiError::wrong_method())
         .layer(middleware::from_fn_with_state(Arc::clone(&app), log))
+        .layer(cors)
         .with_state(app)
 }
 
-/// Rejects requests without a key of the server, or, if it has no keys, requests for another host.
-/// Notes which client a request is of.
-async fn check_key(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let keys = &app.config.api_keys;
-    if keys.is_empty() {
-        if let Some(host) = hosts::foreign(&request, &app.config.allowed_hosts) {
-            return ApiError::foreign_host(&host).into_response();
-        }
-        let connection = request.extensions().get::<Connection>().map_or(0, |it| it.0);
-        request.extensions_mut().insert(Client::Connection(connection));
-        return next.run(request).await;
-    }
-    let sent = request.headers().get(header::AUTHORIZATION);
-    let sent = sent.and_then(|it| it.to_str().ok()?.split_once(' '));
-    let sent = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let sent = sent.map_or("", |(_, key)| key.trim());
-    // All keys are compared, each in constant time, so that the time tells nothing.
-    let none = (subtle::Choice::from(0), 0);
-    let (known, key) = (0..).zip(keys).fold(none, |(known, found), (index, key)| {
-        let same = key.as_bytes().ct_eq(sent.as_bytes());
-        (known | same, u64::conditional_select(&found, &index, same))
-    });
-    if !bool::from(known) {
-        let empty = sent.is_empty();
-        let refusal = if empty { ApiError::no_key() } else { ApiError::wrong_key() };
-        return refusal.into_response();
-    }
-    request.extensions_mut().insert(Client::Key(key));
-    next.run(request).await
-}
-
-/// Logs each request, without its content.
-async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+/// Logs each request, without its content. Gives it an id, and its response the id and the names of
+/// what was ignored.
+async fn log(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    let response = next.run(request).await;
+    let id = request_id::of(request.headers());
+    let notes = Notes::new(app.config.strict);
+    request.extensions_mut().insert(notes.clone());
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let mut response = next.run(request).await;
+    let ignored = notes.header();
+    let named = ignored.as_ref().map(|it| it.to_str().unwrap_or_default().to_owned());
+    response.headers_mut().extend(ignored.map(|it| (notes::IGNORED, it)));
+    response.headers_mut().insert(request_id::HEADER, id.clone());
+    let id = id.to_str().unwrap_or_default();
     let status = response.status().as_u16();
     let posted = method == Method::POST;
     if let Some(service) = app.service.get().filter(|_| posted && status >= 400) {
@@ -176,9 +193,9 @@ async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Respo
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     // Probes and gateways send many requests a second.
     if posted || status >= 400 {
-        tracing::info!(%method, path, status, ms, "request");
+        tracing::info!(%method, path, status, ms, id, ignored = named, "request");
     } else {
-        tracing::debug!(%method, path, status, ms, "request");
+        tracing::debug!(%method, path, status, ms, id, "request");
     }
     response
 }

@@ -4,8 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_decode::{
-    ChatTemplate, Controller, Decoder, DrafterId, DrafterInfo, RuleChoice, Sampling, Tokenizer,
+    ChatTemplate, Controller, Decoder, DrafterId, DrafterInfo, Gates, RuleChoice, Sampling,
+    Tokenizer,
 };
+
+use crate::audit::AuditLog;
+use crate::tenants::TenantConfig;
+
+/// What is done with gates that have learned something.
+pub type KeepGates = Box<dyn FnOnce(&Gates) + Send>;
 
 /// The models, and the defaults of requests to them.
 pub struct Engine {
@@ -13,6 +20,8 @@ pub struct Engine {
     pub decoder: Decoder,
     /// Decides how much is drafted; `None` if that is fixed.
     pub controller: Option<Controller>,
+    /// Is given what the controller's gates have learned when the server stops, to be stored.
+    pub keep_gates: Option<KeepGates>,
     /// The target's vocabulary.
     pub tokenizer: Arc<dyn Tokenizer>,
     /// Turns conversations into prompts; without it there are no chats.
@@ -82,16 +91,39 @@ pub struct HostConfig {
     pub parse_special: bool,
 }
 
+/// Web pages that may use a server from a browser, by their origin (`https://chat.example`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Origins {
+    /// Pages of this machine: `localhost` and loopback addresses, at any port.
+    #[default]
+    Local,
+    /// These alone.
+    Listed(Vec<String>),
+    /// Any page.
+    Any,
+}
+
 /// How the HTTP server behaves.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
     /// How requests are served once they were read.
     pub host: HostConfig,
-    /// The API keys. Every request must have one of them; if there are none, no key is needed.
+    /// API keys of tenants without names and limits. Every request must have a key of a tenant; if
+    /// there are none, no key is needed.
     pub api_keys: Vec<String>,
+    /// Further tenants.
+    pub tenants: Vec<TenantConfig>,
+    /// The key that shows the metrics of tenants, beside the others, at `/metrics`.
+    pub metrics_key: Option<String>,
+    /// Where requests are recorded.
+    pub audit: Option<Arc<AuditLog>>,
     /// Host names that a server without keys answers to, beside `localhost` and addresses; `*` for
     /// any.
     pub allowed_hosts: Vec<String>,
+    /// Whether fields that the server does not have, and names of other models, are rejected.
+    pub strict: bool,
+    /// Web pages that may use the server from a browser.
+    pub origins: Origins,
     /// Most time a client may take to send a request.
     pub read_timeout: Duration,
     /// Most time a client may take no byte of its response.

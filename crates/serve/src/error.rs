@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 
 use forerun_decode::{DecodeError, EngineError};
 
+use crate::limits::LimitReached;
+
 /// Why a sequence ended before it was finished.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum Failure {
@@ -47,6 +49,9 @@ pub(crate) enum RequestError {
     /// Too many sequences wait.
     #[error("the queue is full: try again later")]
     QueueFull,
+    /// Its tenant has used what it may for now.
+    #[error(transparent)]
+    LimitReached(#[from] LimitReached),
     /// Too many schemas and grammars wait to be compiled.
     #[error("too many schemas and grammars are being compiled: try again later")]
     CompilersBusy,
@@ -77,7 +82,11 @@ impl RequestError {
                 | DecodeError::Row(_)
                 | DecodeError::Engine(EngineError::Full { .. }),
             )) => true,
-            Self::QueueFull | Self::CompilersBusy | Self::Internal(_) | Self::Failed(_) => false,
+            Self::QueueFull
+            | Self::LimitReached(_)
+            | Self::CompilersBusy
+            | Self::Internal(_)
+            | Self::Failed(_) => false,
         }
     }
 }

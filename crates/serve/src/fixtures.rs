@@ -64,6 +64,7 @@ pub(crate) fn engine_of(
     let decoder = Decoder::new(target, drafters).unwrap();
     Engine {
         controller: None,
+        keep_gates: None,
         tokenizer,
         template: None,
         template_source: String::new(),

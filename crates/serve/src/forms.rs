@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use forerun_grammar::{CompiledForm, Form, GrammarEnv, GrammarError, give_way};
 use tokio::sync::oneshot;
 
-use crate::error::RequestError;
+use crate::error::{Failure, RequestError};
 use crate::metrics::Metrics;
 
 /// Most compilations at once; half of the processors if those are fewer.
@@ -100,10 +100,11 @@ impl Forms {
             TrySendError::Full(_) => RequestError::CompilersBusy,
             TrySendError::Disconnected(_) => RequestError::Internal("no thread compiles forms"),
         })?;
-        let until = until.min(Instant::now() + WAIT_MAX);
-        match tokio::time::timeout_at(until.into(), compiled).await {
+        let patience = Instant::now() + WAIT_MAX;
+        match tokio::time::timeout_at(until.min(patience).into(), compiled).await {
             Ok(Ok(compiled)) => compiled.map_err(|error| RequestError::Form(error.to_string())),
             Ok(Err(_)) => Err(RequestError::Internal("compiling the form made the server stumble")),
+            Err(_) if until < patience => Err(Failure::Expired.into()),
             Err(_) if begun.load(Ordering::Relaxed) => Err(RequestError::Form(format!(
                 "the schema or grammar took longer than {} s to compile: make it smaller",
                 WAIT_MAX.as_secs()
@@ -293,6 +294,27 @@ mod tests {
         );
         for waited in waiting {
             assert_eq!(waited.await.unwrap(), RequestError::CompilersBusy);
+        }
+        assert!(before.elapsed() < 2 * WAIT_MAX, "they waited {:?}", before.elapsed());
+        drop(go);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_whose_own_time_passes_first_is_late_and_not_at_fault() {
+        let (forms, go, begun, _) = slow(1);
+        let forms = Arc::new(forms);
+        let soon = Instant::now() + WAIT_MAX / 2;
+        let request = |text: &'static str| {
+            let forms = Arc::clone(&forms);
+            tokio::spawn(async move { forms.get(regex(text), soon).await.err().unwrap() })
+        };
+        // One is being compiled before time passes, the other waits.
+        let one = request("a");
+        tokio::task::yield_now().await;
+        assert_eq!(begun.recv().unwrap(), regex("a"));
+        let other = request("b");
+        for late in [one, other] {
+            assert_eq!(late.await.unwrap(), RequestError::Failed(Failure::Expired));
         }
         drop(go);
     }

@@ -1,5 +1,6 @@
 //! Token sequences for front ends other than HTTP, which bring their own protocol and tokenization.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
@@ -135,7 +136,7 @@ impl Host {
         config: HostConfig,
         watch: Option<Box<dyn CacheWatch>>,
     ) -> Result<Self, ServeError> {
-        let (service, thread) = Service::start(engine, config, 0, watch)?;
+        let (service, thread) = Service::start(engine, config, Arc::default(), watch)?;
         Ok(Self { service, thread })
     }
 

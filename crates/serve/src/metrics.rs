@@ -105,6 +105,7 @@ pub(crate) struct Metrics {
     accepted_at: Family<At, Counter>,
     seconds: Family<PartOf, Seconds>,
     skipped: Family<Reason, Counter>,
+    stopped: Counter,
     speedup: Level,
     lossy_spend: Family<Mode, Seconds>,
     lossy_tokens: Family<Mode, Counter>,
@@ -176,6 +177,7 @@ impl Metrics {
             accepted_at: Family::default(),
             seconds: Family::default(),
             skipped: Family::default(),
+            stopped: Counter::default(),
             speedup: Level::default(),
             lossy_spend: Family::default(),
             lossy_tokens: Family::default(),
@@ -280,6 +282,11 @@ impl Metrics {
             "forerun:draft_skipped_rounds",
             "Rounds of a sequence in which nothing was drafted, by reason",
             self.skipped.clone(),
+        );
+        all.register(
+            "forerun:gate_stopped_paths",
+            "Drafted paths that a gate ended before their length",
+            self.stopped.clone(),
         );
         all.register(
             "forerun:speedup_over_plain",
@@ -424,6 +431,7 @@ impl Metrics {
         if let Some(reason) = skipped {
             self.skipped.get_or_create(&Reason { reason: reason.name().to_owned() }).inc();
         }
+        self.stopped.inc_by(commit.stopped as u64);
         if commit.drafted == 0 {
             return;
         }

@@ -9,7 +9,9 @@ mod sampling;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forerun_decode::{DrafterId, Reading, Special, StopStrings, Token};
+use forerun_decode::{
+    Constraint, Demands, DrafterId, DrafterKind, Reading, Special, StopStrings, Token,
+};
 use forerun_grammar::CompiledForm;
 use tokio::sync::mpsc;
 
@@ -20,7 +22,7 @@ pub(crate) use self::parameters::{
 use self::resume::{ResumedSequence, constrain_output};
 use crate::error::RequestError;
 use crate::event::{Event, Progress};
-use crate::request::{PreparedRequest, RequestSummary, SequenceRequest};
+use crate::request::{Caller, Drafting, PreparedRequest, RequestSummary, SequenceRequest};
 use crate::service::{Admitted, Service};
 
 /// Rounds of a request that may wait for the client to read them: at least for each sequence, at
@@ -40,20 +42,25 @@ impl Service {
         admitted: Admitted,
         parameters: RequestParameters,
     ) -> Result<PreparedRequest, RequestError> {
+        let Admitted { caller: Caller { client, record }, permit } = admitted;
         let arrived = Instant::now();
         let deadline = arrived + self.config.timeout;
-        let RequestParameters { prompts, n, form, cache, .. } = parameters;
+        let RequestParameters { prompts, n, form, calls, cache, .. } = parameters;
         self.check_prompts(&prompts)?;
         let choices = n * prompts.len();
         let sampling = self.sampling(parameters.sampling)?;
         let stops = StopStrings::new(parameters.stop)
             .map_err(|error| RequestError::parameter("stop", error))?;
+        self.check_ends(&parameters.stop_tokens, parameters.min_tokens, parameters.max_tokens)?;
+        let stop_tokens: Arc<[Token]> = parameters.stop_tokens.into();
+        let ends = self.ends(&stop_tokens, parameters.min_tokens);
         let prediction = self.prediction(parameters.prediction.as_deref())?;
         let seeded = parameters.seed.is_some();
         let seed = parameters.seed.map_or_else(crate::random, i64::cast_unsigned);
         let edits = || self.edits(&prompts, &prediction);
         let drafting = self.drafting(&parameters.speculative, seeded, &sampling, edits)?;
         let logprobs = parameters.logprobs.map(|top| top as usize);
+        self.check_lossy(&drafting, form.is_some() || calls.is_some() || ends.is_some(), logprobs)?;
         let output_len_max = parameters.max_tokens.map_or(usize::MAX, |len| len as usize);
         let unread = unread_max(choices, drafting.policy.draft_len_max, logprobs);
         let (sender, events) = mpsc::channel(unread);
@@ -62,7 +69,8 @@ impl Service {
         for (choice, prompt) in prompts.iter().flat_map(|it| std::iter::repeat_n(it, n)).enumerate()
         {
             let seed = seed.wrapping_add(choice as u64);
-            let mut reading = Reading::new(Arc::clone(&self.tokenizer), &stops);
+            let reading = Reading::new(Arc::clone(&self.tokenizer), &stops);
+            let mut reading = reading.stopping_at(Arc::clone(&stop_tokens));
             if let Some(ids) = &parameters.resume_token_ids {
                 resume::check(choices)?;
                 resumed = ResumedSequence::read(ids, &mut reading, self.tokenizer.vocab_len())?;
@@ -74,7 +82,7 @@ impl Service {
                 continue;
             }
             sequences.push(SequenceRequest {
-                client: admitted.client,
+                client,
                 cache: cache.clone(),
                 choice,
                 prompt: prompt.clone(),
@@ -84,6 +92,7 @@ impl Service {
                 reading,
                 seed,
                 constraint: None,
+                min_tokens: ends.as_ref().map(|ends| (parameters.min_tokens, Arc::clone(ends))),
                 logprobs,
                 drafting: drafting.seeded(seed),
                 prediction: prediction.clone(),
@@ -93,21 +102,62 @@ impl Service {
                 permit: None,
             });
         }
-        let known = &self.drafts.drafters;
-        let kind =
-            |id: &DrafterId| known.iter().find(|drafter| drafter.id == *id).map(|it| it.kind);
-        let drafters = drafting.policy.drafters.iter().filter_map(kind).collect();
+        self.tenants.prompted(client, total_len(&prompts) + resumed.output.tokens.len())?;
         let summary = RequestSummary {
             choices,
             n,
             prompts,
             prediction_len: prediction.len(),
             resumed: resumed.output,
+            drafters: self.kinds(&drafting.policy.drafters),
             drafting,
-            drafters,
         };
-        let permit = admitted.permit;
-        Ok(PreparedRequest { sequences, form, permit, events, deadline, summary })
+        Ok(PreparedRequest { sequences, form, calls, permit, events, deadline, summary, record })
+    }
+
+    /// Whether a lossy mode can do what else is wanted.
+    fn check_lossy(
+        &self,
+        drafting: &Drafting,
+        constraint: bool,
+        logprobs: Option<usize>,
+    ) -> Result<(), RequestError> {
+        let Some(mode) = drafting.lossy else { return Ok(()) };
+        let head = self.kinds(&drafting.policy.drafters).iter().any(|kind| kind.is_head());
+        let met = mode.meets(Demands { constraint, logprobs: logprobs.is_some(), head });
+        met.map_err(|error| RequestError::parameter("speculative.lossy", error))
+    }
+
+    fn kinds(&self, ids: &[DrafterId]) -> Vec<DrafterKind> {
+        let known = &self.drafts.drafters;
+        let kind = |id: &DrafterId| known.iter().find(|it| it.id == *id).map(|it| it.kind);
+        ids.iter().filter_map(kind).collect()
+    }
+
+    fn check_ends(
+        &self,
+        stop_tokens: &[Token],
+        min_tokens: usize,
+        max_tokens: Option<u32>,
+    ) -> Result<(), RequestError> {
+        let vocab_len = self.tokenizer.vocab_len();
+        if let Some(token) = stop_tokens.iter().find(|token| token.index() >= vocab_len) {
+            let message =
+                format!("token {} is out of range: there are {vocab_len} tokens", token.0);
+            return Err(RequestError::parameter("stop_token_ids", message));
+        }
+        if let Some(most) = max_tokens.filter(|most| min_tokens > *most as usize) {
+            let message = format!("min_tokens is {min_tokens} and max_tokens is {most}: raise it");
+            return Err(RequestError::parameter("min_tokens", message));
+        }
+        Ok(())
+    }
+
+    /// The tokens that may not come before a least length, if there is one.
+    fn ends(&self, stop_tokens: &[Token], min_tokens: usize) -> Option<Arc<[Token]>> {
+        let all = (0..).map(Token).take(self.tokenizer.vocab_len());
+        let ends = all.filter(|token| self.tokenizer.is_end(*token) || stop_tokens.contains(token));
+        (min_tokens > 0).then(|| ends.collect())
     }
 
     /// The tokens of a prompt, with a start token if the model needs one.
@@ -167,6 +217,11 @@ impl Service {
     }
 }
 
+/// Tokens of all prompts.
+fn total_len(prompts: &[Vec<Token>]) -> usize {
+    prompts.iter().map(Vec::len).sum()
+}
+
 /// How many rounds of all sequences may wait to be read, by how much a round can bring.
 fn unread_max(sequences: usize, draft_len: usize, logprobs: Option<usize>) -> usize {
     let token = TOKEN_BYTES + logprobs.unwrap_or(0) * TOP_BYTES;
@@ -174,15 +229,18 @@ fn unread_max(sequences: usize, draft_len: usize, logprobs: Option<usize>) -> us
     rounds.max(sequences * UNREAD_MIN).min(UNREAD_MAX)
 }
 
-/// Constrains every sequence of a request to its form, which was compiled once.
+/// Constrains every sequence of a request to its form, which was compiled once. `hold` says from
+/// where on.
 pub(crate) fn constrain(
     mut sequences: Vec<SequenceRequest>,
     form: &CompiledForm,
+    hold: impl Fn(Box<dyn Constraint>) -> Box<dyn Constraint>,
 ) -> Result<Vec<SequenceRequest>, RequestError> {
     let constraints = form.constrain_all(sequences.len());
-    for (sequence, mut constraint) in sequences.iter_mut().zip(constraints) {
-        constrain_output(&sequence.output, &mut constraint)?;
-        sequence.constraint = Some(Box::new(constraint));
+    for (sequence, constraint) in sequences.iter_mut().zip(constraints) {
+        let mut constraint = hold(Box::new(constraint));
+        constrain_output(&sequence.output, &mut *constraint)?;
+        sequence.constraint = Some(constraint);
     }
     Ok(sequences)
 }

@@ -1,5 +1,6 @@
 //! The waiting sequences: clients take turns, whatever each of them sends.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use crate::request::Client;
@@ -58,15 +59,15 @@ impl<T> Queue<T> {
         self.clients.retain(|(_, items)| !items.is_empty());
     }
 
-    /// The client to serve next: of those with something that may begin, the one that holds the
-    /// fewest slots, and of several the one whose turn was longest ago.
+    /// The client to serve next: of those with something that may begin, the first in this order, and
+    /// of several the one whose turn was longest ago.
     pub(crate) fn next(
         &self,
-        held: impl Fn(Client) -> usize,
+        order: impl Fn(Client, Client) -> Ordering,
         may_begin: impl Fn(&T) -> bool,
     ) -> Option<Client> {
         let ready = self.clients.iter().filter(|(_, items)| items.iter().any(&may_begin));
-        ready.map(|(client, _)| *client).min_by_key(|client| held(*client))
+        ready.map(|(client, _)| *client).min_by(|one, other| order(*one, *other))
     }
 
     /// Takes a client's first item that may begin. Its next turn comes after those of the others.
@@ -94,7 +95,8 @@ mod tests {
 
     fn order(mut queue: Queue<char>, held: impl Fn(Client) -> usize) -> String {
         let mut order = String::new();
-        while let Some(client) = queue.next(&held, |_| true) {
+        let fewest = |one: Client, other: Client| held(one).cmp(&held(other));
+        while let Some(client) = queue.next(fewest, |_| true) {
             order.extend(queue.take(client, |_| true));
         }
         order
@@ -120,7 +122,7 @@ mod tests {
         let mut queue = queue(&[(1, 'a'), (1, 'b'), (2, 'x')]);
         let not_a = |item: &char| *item != 'a';
         let client = Client::Connection(1);
-        assert_eq!(queue.next(|_| 0, not_a), Some(client));
+        assert_eq!(queue.next(|_, _| Ordering::Equal, not_a), Some(client));
         assert_eq!(queue.take(client, not_a), Some('b'));
         queue.push_first(client, 'c');
         assert_eq!(order(queue, |_| 0), "xca");

@@ -4,23 +4,31 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forerun_decode::{
-    Constraint, DraftPolicy, DrafterKind, LossyMode, Reading, RuleChoice, Sampling, Token,
+    Constraint, DraftPolicy, DrafterKind, LossyMode, MinTokens, Reading, RuleChoice, Sampling,
+    Token,
 };
 use forerun_grammar::Form;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
+use crate::admission::Permit;
+use crate::audit::Record;
+pub(crate) use crate::client::Client;
+use crate::dialect::CallForm;
 use crate::event::Event;
+use crate::tenants::Tenants;
 
-/// Who sent a request: clients take turns at the slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Client {
-    /// The front end of a [`crate::Host`].
-    #[default]
-    Host,
-    /// Whoever has this of the server's API keys.
-    Key(u64),
-    /// A connection, if the server has no keys.
-    Connection(u64),
+/// Who sent a request, and what is recorded of it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Caller {
+    pub(crate) client: Client,
+    /// For the audit log, if there is one.
+    pub(crate) record: Option<Arc<Record>>,
+}
+
+impl From<Client> for Caller {
+    fn from(client: Client) -> Self {
+        Self { client, record: None }
+    }
 }
 
 /// Which cached prefixes a sequence may use, and who may use what it leaves: sequences of the same
@@ -28,10 +36,11 @@ pub(crate) enum Client {
 /// one sent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Scope {
-    /// All with the same API key and the same `cache_salt`; without keys, all with the same salt.
+    /// All of the same tenant, or of tenants that share a cache, with the same `cache_salt`; without
+    /// keys, all with the same salt.
     Shared {
-        /// The index of the key.
-        key: Option<u64>,
+        /// Whose cache it is.
+        owner: Option<u64>,
         /// The salt.
         salt: Option<Arc<str>>,
     },
@@ -49,7 +58,7 @@ impl Scope {
     /// tell: not if it is everybody without a key, unless the server says so.
     pub(crate) fn learns(&self, anonymous_share: bool) -> bool {
         match self {
-            Self::Shared { key: None, salt: None } => anonymous_share,
+            Self::Shared { owner: None, salt: None } => anonymous_share,
             Self::Shared { .. } => true,
             Self::Nobody => false,
         }
@@ -61,7 +70,7 @@ impl Scope {
 pub(crate) struct CachePolicy {
     /// Whether it may use cached prefixes, and others what it leaves.
     pub(crate) shared: bool,
-    /// Separates its prefixes from those of others with the same key.
+    /// Separates its prefixes from those of others of the same tenant.
     pub(crate) salt: Option<Arc<str>>,
 }
 
@@ -72,14 +81,18 @@ pub(crate) struct PreparedRequest {
     pub(crate) sequences: Vec<SequenceRequest>,
     /// What all of them are constrained to.
     pub(crate) form: Option<Form>,
+    /// What their calls are held to instead.
+    pub(crate) calls: Option<CallForm>,
     /// Admits each of them.
-    pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) permit: Permit,
     /// What the engine's thread reports of them.
     pub(crate) events: mpsc::Receiver<Event>,
     /// When they must have finished.
     pub(crate) deadline: Instant,
     /// What a response says of the request.
     pub(crate) summary: RequestSummary,
+    /// For the audit log.
+    pub(crate) record: Option<Arc<Record>>,
 }
 
 /// What a response says of its request.
@@ -132,6 +145,8 @@ pub(crate) struct SequenceRequest {
     pub(crate) seed: u64,
     /// What its output is constrained to.
     pub(crate) constraint: Option<Box<dyn Constraint>>,
+    /// How many tokens come before any of these, which would end it.
+    pub(crate) min_tokens: Option<(usize, Arc<[Token]>)>,
     /// Whether to compute log-probabilities, and of how many of the likeliest tokens beside.
     pub(crate) logprobs: Option<usize>,
     /// What is drafted.
@@ -145,18 +160,23 @@ pub(crate) struct SequenceRequest {
     /// Where progress and failures go. Closing the other end cancels the sequence.
     pub(crate) events: mpsc::Sender<Event>,
     /// Admits it; released when the last sequence that shares it has ended.
-    pub(crate) permit: Option<Arc<OwnedSemaphorePermit>>,
+    pub(crate) permit: Option<Arc<Permit>>,
 }
 
 impl SequenceRequest {
+    /// Constrains it to its least length, beside what else it is constrained to.
+    pub(crate) fn constrain_length(&mut self) {
+        if let Some((min, ends)) = self.min_tokens.take() {
+            let least = MinTokens::new(min, ends).beside(self.constraint.take(), &self.output);
+            self.constraint = Some(Box::new(least));
+        }
+    }
+
     /// Which cached prefixes it may use.
-    pub(crate) fn scope(&self) -> Scope {
-        let key = match self.client {
-            Client::Key(key) => Some(key),
-            Client::Host | Client::Connection(_) => None,
-        };
+    pub(crate) fn scope(&self, tenants: &Tenants) -> Scope {
+        let owner = tenants.scope(self.client);
         match self.cache.shared {
-            true => Scope::Shared { key, salt: self.cache.salt.clone() },
+            true => Scope::Shared { owner, salt: self.cache.salt.clone() },
             false => Scope::Nobody,
         }
     }

@@ -1,15 +1,17 @@
 //! The response to a request: its sequences as they are decoded.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forerun_decode::{Finish, Piece};
 use tokio::sync::mpsc;
 
+use crate::audit::{Outcome, Record, Tokens};
 use crate::blocking::off_thread;
 use crate::error::{Failure, RequestError};
 use crate::event::{Event, Progress, SequenceStats};
 use crate::prepare::constrain;
-use crate::request::{PreparedRequest, RequestSummary};
+use crate::request::{PreparedRequest, RequestSummary, SequenceRequest};
 use crate::service::Service;
 
 /// How much later than the engine's thread the response notices that its deadline has passed.
@@ -26,6 +28,11 @@ pub(crate) struct ResponseStream {
     deadline: Instant,
     /// The first progress, if it was waited for.
     first: Option<Progress>,
+    /// Whether a form could not be compiled, which the request did not need.
+    pub(crate) unconstrained: bool,
+    /// For the audit log, and what became of it.
+    record: Option<Arc<Record>>,
+    outcome: Outcome,
 }
 
 impl ResponseStream {
@@ -34,16 +41,50 @@ impl ResponseStream {
         service: &Service,
         mut request: PreparedRequest,
     ) -> Result<Self, RequestError> {
+        let mut unconstrained = false;
+        let calls = request.calls.take();
+        let form = request.form.take().or_else(|| calls.as_ref().map(|calls| calls.form.clone()));
         // A request that resumes a finished sequence has nothing to decode.
-        if let Some(form) = request.form.take().filter(|_| !request.sequences.is_empty()) {
-            let form = service.forms.get(form, request.deadline).await?;
-            let sequences = std::mem::take(&mut request.sequences);
-            request.sequences = off_thread(move || constrain(sequences, &form)).await?;
+        if let Some(form) = form.filter(|_| !request.sequences.is_empty()) {
+            match service.forms.get(form, request.deadline).await {
+                Ok(form) => {
+                    let sequences = std::mem::take(&mut request.sequences);
+                    let (leads, tokenizer) =
+                        (service.leads.clone(), Arc::clone(&service.tokenizer));
+                    let hold = move |inner| match &calls {
+                        Some(calls) => leads.hold(calls, &tokenizer, inner),
+                        None => inner,
+                    };
+                    request.sequences =
+                        off_thread(move || constrain(sequences, &form, hold)).await?;
+                }
+                Err(RequestError::Form(reason))
+                    if calls.as_ref().is_some_and(|calls| !calls.needed) =>
+                {
+                    tracing::warn!(reason, "calls are not held to their schemas");
+                    unconstrained = true;
+                }
+                Err(error) => return Err(error),
+            }
         }
+        request.sequences.iter_mut().for_each(SequenceRequest::constrain_length);
         service.submit(&mut request)?;
-        let PreparedRequest { events, summary, deadline, .. } = request;
+        let PreparedRequest { events, summary, deadline, record, .. } = request;
+        if let Some(record) = &record {
+            record.begun(&service.model.names[0], summary.choices);
+        }
         let stats = vec![SequenceStats::default(); summary.choices];
-        Ok(Self { events, summary, stats, finished: 0, deadline, first: None })
+        Ok(Self {
+            events,
+            summary,
+            stats,
+            finished: 0,
+            deadline,
+            first: None,
+            unconstrained,
+            record,
+            outcome: Outcome::Cancelled,
+        })
     }
 
     /// Waits for the first token. Until then a failure can still have a status of its own, and a
@@ -70,6 +111,9 @@ impl ResponseStream {
             Some(Event::Progress(progress)) => {
                 self.stats[progress.choice] = progress.stats.clone();
                 self.finished += usize::from(progress.finish.is_some());
+                if self.finished == self.summary.choices {
+                    self.outcome = Outcome::Finished;
+                }
                 Ok(*progress)
             }
             Some(Event::Failed(failure)) => Err(self.fail(failure)),
@@ -80,7 +124,7 @@ impl ResponseStream {
 
     /// Nothing comes after an error.
     fn fail(&mut self, error: impl Into<RequestError>) -> RequestError {
-        self.finished = self.summary.choices;
+        (self.finished, self.outcome) = (self.summary.choices, Outcome::Failed);
         error.into()
     }
 
@@ -96,6 +140,21 @@ impl ResponseStream {
             sequence.finish = progress.finish.or(sequence.finish);
         }
         Ok(sequences)
+    }
+}
+
+impl Drop for ResponseStream {
+    fn drop(&mut self) {
+        let Some(record) = &self.record else { return };
+        let (summary, stats) = (&self.summary, &self.stats);
+        let prompts: usize = summary.prompts.iter().map(Vec::len).sum();
+        let completion: u64 = stats.iter().map(|it| it.rounds.output_len).sum();
+        let tokens = Tokens {
+            prompt: prompts + summary.resumed.tokens.len(),
+            cached: stats.iter().step_by(summary.n).map(|it| it.cached).sum(),
+            completion: usize::try_from(completion).unwrap_or(usize::MAX),
+        };
+        record.ended(self.outcome, tokens);
     }
 }
 

@@ -1,8 +1,8 @@
 //! The life of a server: it listens, serves, drains and stops.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hyper::server::conn::http1::Builder;
@@ -60,7 +60,7 @@ impl Server {
         let listener = listener.map_err(|error| ServeError::Listen { address, error })?;
         let address = listener.local_addr().unwrap_or(address);
         let (stop, stopped) = watch::channel(0);
-        let app = Arc::new(App { config, service: OnceLock::new() });
+        let app = Arc::new(App::new(config));
         let serving = runtime.spawn(serve(listener, Arc::clone(&app), stopped));
         Ok(Self { runtime, address, app, stop, serving })
     }
@@ -83,8 +83,8 @@ impl Server {
     /// If the vocabulary cannot be used for grammars.
     pub fn run(self, engine: Engine, interrupt: Option<Arc<AtomicBool>>) -> Result<(), ServeError> {
         let Self { runtime, address, app, serving, .. } = self;
-        let ServeConfig { host, api_keys, .. } = &app.config;
-        let (service, thread) = Service::start(engine, host.clone(), api_keys.len(), None)?;
+        let (host, tenants) = (app.config.host.clone(), Arc::clone(&app.tenants));
+        let (service, thread) = Service::start(engine, host, tenants, None)?;
         let service = Arc::new(service);
         let _ = app.service.set(Arc::clone(&service));
         tracing::info!(url = %url(address), "ready");

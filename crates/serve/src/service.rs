@@ -3,17 +3,20 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use forerun_decode::{ChatTemplate, Sampling, SpecialTokens, Token, Tokenizer};
 use forerun_grammar::GrammarEnv;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Permit};
 use crate::config::{DraftDefaults, Engine, HostConfig, ModelInfo};
+use crate::dialect::{Dialect, Leads, Shown};
 use crate::error::{Failure, RequestError, ServeError};
 use crate::forms::Forms;
 use crate::metrics::Metrics;
-use crate::request::{Client, PreparedRequest, SequenceRequest};
+use crate::request::{Caller, PreparedRequest, SequenceRequest};
+use crate::tenants::Tenants;
 use crate::worker::{CacheWatch, Worker};
 
 /// Most sequences of a request.
@@ -27,6 +30,10 @@ pub(crate) struct Service {
     pub(crate) specials: SpecialTokens,
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) template_source: String,
+    /// How the model writes thoughts and calls.
+    pub(crate) dialect: Arc<Dialect>,
+    /// What comes before its calls.
+    pub(crate) leads: Leads,
     pub(crate) forms: Forms,
     pub(crate) sampling: Sampling,
     pub(crate) drafts: DraftDefaults,
@@ -36,6 +43,7 @@ pub(crate) struct Service {
     /// Paths that the target's KV cache holds for a sequence.
     pub(crate) paths_max: usize,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tenants: Arc<Tenants>,
     pub(crate) worker: WorkerSender,
     pub(crate) admission: Admission,
     /// Set when no more requests are accepted.
@@ -48,9 +56,9 @@ pub(crate) struct Service {
 #[derive(Debug)]
 pub(crate) struct Admitted {
     /// Who sent it.
-    pub(crate) client: Client,
+    pub(crate) caller: Caller,
     /// A permit for each of its sequences, as far as there are so many.
-    pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) permit: Permit,
 }
 
 /// Sends sequences to the engine's thread. Closing it ends the thread, whoever else holds the
@@ -83,39 +91,45 @@ impl WorkerSender {
 }
 
 impl Service {
-    /// Starts the thread that owns the engine. So many API keys have permits reserved for them; the
-    /// watch is told what the KV cache holds.
+    /// Starts the thread that owns the engine. Each tenant has permits reserved for it; the watch is
+    /// told what the KV cache holds.
     pub(crate) fn start(
         engine: Engine,
         config: HostConfig,
-        keys: usize,
+        tenants: Arc<Tenants>,
         watch: Option<Box<dyn CacheWatch>>,
     ) -> Result<(Self, JoinHandle<()>), ServeError> {
-        let grammar = GrammarEnv::new(&*engine.tokenizer)
-            .map_err(|error| ServeError::Grammar(error.to_string()))?;
+        let dialect = dialect_of(&engine);
+        let tokenizer = Shown::over(Arc::clone(&engine.tokenizer), &dialect);
+        let grammar =
+            GrammarEnv::new(&*tokenizer).map_err(|error| ServeError::Grammar(error.to_string()))?;
         let target = engine.decoder.target();
         let (context_len, slot_count) = (target.context_len(), target.slot_count());
         let paths_max = target.paths_max();
         let metrics = Arc::new(Metrics::new(&engine.model.names[0], slot_count * context_len));
         let shared = slot_count.saturating_add(config.queue_max);
         let shared = u32::try_from(shared).unwrap_or(u32::MAX);
-        // A key has as many permits of its own as there are slots, so that it can always use those.
+        // A tenant has as many permits of its own as there are slots, so that it can always use those.
         let reserved = u32::try_from(slot_count).unwrap_or(u32::MAX);
-        let admission = Admission::new(shared, keys, reserved);
+        let admission = Admission::new(shared, tenants.len(), reserved);
         let (sender, requests) = mpsc::channel(admission.len());
         let worker = Worker::new(engine.decoder, engine.controller, Arc::clone(&metrics), requests);
         let worker = worker.watched(watch).anonymous_share(engine.drafts.suffix_shared);
+        let worker = worker.serving(Arc::clone(&tenants));
+        let worker = worker.keeping_gates(engine.keep_gates);
         let specials = match config.parse_special {
             true => SpecialTokens::default(),
-            false => SpecialTokens::of(&*engine.tokenizer),
+            false => SpecialTokens::of(&*tokenizer),
         };
         let forms = Forms::start(&grammar, Arc::clone(&metrics)).map_err(ServeError::Threads)?;
         let service = Self {
             config,
-            tokenizer: engine.tokenizer,
             specials,
             template: engine.template,
             template_source: engine.template_source,
+            leads: Leads::new(&*tokenizer, &dialect),
+            dialect: Arc::new(dialect),
+            tokenizer,
             forms,
             sampling: engine.sampling,
             drafts: engine.drafts,
@@ -124,6 +138,7 @@ impl Service {
             slot_count,
             paths_max,
             metrics,
+            tenants,
             worker: WorkerSender::new(sender),
             admission,
             stopping: false.into(),
@@ -142,10 +157,11 @@ impl Service {
     /// Admits a request for `n` sequences of each of its prompts, before any work is done for it.
     pub(crate) fn admit(
         &self,
-        client: Client,
+        caller: impl Into<Caller>,
         n: u32,
         prompts: usize,
     ) -> Result<Admitted, RequestError> {
+        let caller = caller.into();
         if self.stopping.load(Ordering::Relaxed) {
             return Err(Failure::Stopping.into());
         }
@@ -157,8 +173,11 @@ impl Service {
             return Err(RequestError::parameter("n", message));
         }
         let sequences = u32::try_from(sequences).unwrap_or(u32::MAX);
-        let permit = self.admission.admit(client, sequences).ok_or(RequestError::QueueFull)?;
-        Ok(Admitted { client, permit })
+        if let Some(tenant) = self.tenants.of(caller.client) {
+            tenant.check_tokens(Instant::now())?;
+        }
+        let permit = self.admission.admit(caller.client, &self.tenants, sequences)?;
+        Ok(Admitted { caller, permit })
     }
 
     /// Puts the sequences of a request into the queue. Each keeps its permit until it has ended.
@@ -166,7 +185,7 @@ impl Service {
         let mut permit = None;
         for sequence in &mut request.sequences {
             // A request larger than the queue has fewer permits than sequences: the last is shared.
-            permit = request.permit.split(1).map(Arc::new).or(permit);
+            permit = request.permit.split().map(Arc::new).or(permit);
             sequence.permit.clone_from(&permit);
             self.metrics.queued();
         }
@@ -182,16 +201,28 @@ impl Service {
     }
 }
 
+/// How a model writes thoughts and calls, by its template.
+fn dialect_of(engine: &Engine) -> Dialect {
+    let Some(template) = &engine.template else { return Dialect::default() };
+    let tokens = engine.tokenizer.special_tokens().into_iter();
+    let ends = tokens.filter(|it| engine.tokenizer.is_end(it.token)).map(|it| it.text).collect();
+    let dialect = Dialect::of(template, &engine.template_source, ends);
+    let native = dialect.native.is_some();
+    tracing::info!(native, opening = dialect.calls.opening(), "calls of functions");
+    dialect
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
     use super::*;
     use crate::fixtures::{config, engine};
+    use crate::request::Client;
 
     #[test]
     fn permits_are_counted_in_sequences() {
-        let (service, thread) = Service::start(engine(), config(4), 0, None).unwrap();
+        let (service, thread) = Service::start(engine(), config(4), Arc::default(), None).unwrap();
         let all = service.admission.shared_len();
         assert_eq!(all as usize, service.slot_count + 4);
         let admit = |n, prompts| service.admit(Client::Host, n, prompts);
@@ -205,7 +236,7 @@ mod tests {
         // A request that is larger than the queue has to wait until all others have ended.
         assert!(full(all + 1, 1));
         drop(last);
-        assert_eq!(admit(all + 1, 1).unwrap().permit.num_permits(), all as usize);
+        assert_eq!(admit(all + 1, 1).unwrap().permit.places(), all as usize);
         for n in [0, 17] {
             let refused = admit(n, 1).unwrap_err();
             assert!(matches!(refused, RequestError::Parameter { name, .. } if name == "n"));
@@ -216,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_thread_ends_though_the_state_is_held() {
-        let (service, thread) = Service::start(engine(), config(4), 0, None).unwrap();
+        let (service, thread) = Service::start(engine(), config(4), Arc::default(), None).unwrap();
         assert!(!service.worker.is_closed());
         service.worker.close();
         thread.join().unwrap();

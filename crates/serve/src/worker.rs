@@ -3,12 +3,14 @@
 //! Sequences join and leave between rounds. A round serves all of them in shared passes; long prompts
 //! are prefilled in pieces, so that they delay the others little. What each sequence drafts is its own, or
 //! the controller's choice by what the round costs with all of them in it. Who gets a slot, and who
-//! gives one up, is in `schedule`; what each sequence does in a round, and for how long, in `phases`;
+//! gives one up, is in `schedule`; what each sequence does in a round, and for how long, in `phases` and `prefill`;
 //! what becomes of its tokens in `deliver`.
 
 mod deliver;
 mod phases;
+mod prefill;
 mod schedule;
+mod shares;
 
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -18,14 +20,18 @@ use std::time::{Duration, Instant};
 use forerun_decode::{
     Choice, Controller, Decoder, Generation, History, Limits, LossyMode, Plan, Slot, Token, Turn,
 };
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
+use self::shares::Shares;
+use crate::admission::Permit;
+use crate::config::KeepGates;
 use crate::error::Failure;
 use crate::event::{Event, SequenceStats};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::request::{Client, Scope, SequenceRequest};
 use crate::slots::Slots;
+use crate::tenants::Tenants;
 
 /// A sequence with so few uncached tokens decodes: they are part of the same pass.
 const PREFILL_SMALL: usize = 16;
@@ -42,8 +48,10 @@ pub(crate) struct Worker {
     abort: Arc<AtomicBool>,
     requests: mpsc::Receiver<Vec<SequenceRequest>>,
     waiting: Queue<Waiting>,
-    /// Keys whose sequences ended of late, and when the last of them did.
+    /// Tenants whose sequences ended of late, and when the last of them did.
     served: Vec<(Client, Instant)>,
+    /// What each client had and may have.
+    shares: Shares,
     slots: Slots,
     active: Vec<Active>,
     slot_count: usize,
@@ -53,6 +61,8 @@ pub(crate) struct Worker {
     tenants: RandomState,
     /// Whether clients without a key are one tenant, or none.
     anonymous_share: bool,
+    /// Is given what gates have learned at the end.
+    keep_gates: Option<KeepGates>,
 }
 
 /// Is told what the target's KV cache holds, for routers that send a request where its prefix is
@@ -98,7 +108,7 @@ struct Active {
     /// Whether drafts of the length its request has fixed would hold up another client.
     crowded: bool,
     /// Held until it ends.
-    _permit: Option<Arc<OwnedSemaphorePermit>>,
+    _permit: Option<Arc<Permit>>,
 }
 
 /// What a sequence does in a round.
@@ -154,17 +164,31 @@ impl Worker {
             requests,
             waiting: Queue::default(),
             served: Vec::new(),
+            shares: Shares::default(),
             active: Vec::new(),
             slot_count,
             watch: None,
             tenants: RandomState::new(),
             anonymous_share: false,
+            keep_gates: None,
         }
+    }
+
+    /// Gives what gates have learned to this at the end.
+    pub(crate) fn keeping_gates(mut self, keep_gates: Option<KeepGates>) -> Self {
+        self.keep_gates = keep_gates;
+        self
     }
 
     /// Has drafters learn from the outputs of all clients without a key for all of them.
     pub(crate) fn anonymous_share(mut self, anonymous_share: bool) -> Self {
         self.anonymous_share = anonymous_share;
+        self
+    }
+
+    /// For these tenants.
+    pub(crate) fn serving(mut self, tenants: Arc<Tenants>) -> Self {
+        self.shares = Shares::new(tenants);
         self
     }
 
@@ -185,11 +209,16 @@ impl Worker {
             self.schedule();
             self.advance();
         }
+        let gates = self.controller.as_ref().and_then(Controller::gates);
+        if let (Some(keep), Some(gates)) = (self.keep_gates.take(), gates) {
+            keep(gates);
+        }
     }
 
     /// Decides who holds a slot: ends what is over, then admits what waits.
     fn schedule(&mut self) {
         self.drop_cancelled_and_expired();
+        self.shares.leave_all_but(&self.present(), self.decoder.clock().now());
         self.admit();
     }
 
@@ -219,6 +248,8 @@ impl Worker {
     /// Puts the sequences of a request into the queue.
     fn wait(&mut self, requests: Vec<SequenceRequest>) {
         for request in requests {
+            let now = self.decoder.clock().now();
+            self.shares.joins(request.client, &self.present(), now);
             self.waiting.push(request.client, Waiting::New(Box::new(request)));
         }
     }

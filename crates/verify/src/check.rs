@@ -46,6 +46,7 @@ pub use spending::Spending;
 /// # Ok::<(), forerun_verify::Refusal>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Finding {
     /// The largest difference, over all outputs one token longer than the draft may be, between the
     /// probability that the rule produces the output and the target's own.

@@ -5,6 +5,8 @@
 
 mod softmax;
 
+pub(crate) use softmax::{HEADROOM, exp, exp_chunk, highest};
+
 use crate::chance::{Chance, Weights, locate_in};
 use crate::simd::{CHUNK, checked_sums};
 
@@ -238,7 +240,7 @@ impl Dist {
             return Err(RowError::NoMass);
         }
         for (_, entry) in &mut entries {
-            *entry = softmax::exp((*entry - origin) * sharpness);
+            *entry = exp((*entry - origin) * sharpness);
         }
         Self::from_sorted(vocab_len, entries)
     }
@@ -592,7 +594,7 @@ impl<'a> Cursor<'a> {
 
 /// The index at `point` of a long row's running sum, from the sums of its chunks and the one
 /// chunk that holds it.
-fn locate_chunked<I: Iterator<Item = (usize, f64)>>(
+pub(crate) fn locate_chunked<I: Iterator<Item = (usize, f64)>>(
     sums: &[f64],
     point: f64,
     chunk: impl Fn(usize) -> I,
@@ -614,7 +616,7 @@ fn locate_chunked<I: Iterator<Item = (usize, f64)>>(
         .expect("a row that is drawn from has mass")
 }
 
-fn sharpness(temperature: f32) -> Result<f32, RowError> {
+pub(crate) fn sharpness(temperature: f32) -> Result<f32, RowError> {
     // NaN is in no range; the least normal number keeps the inverse finite.
     if (f32::MIN_POSITIVE..=f32::MAX).contains(&temperature) {
         Ok(1.0 / temperature)
@@ -652,7 +654,7 @@ fn keep_largest(kept: &mut Vec<(Token, f32)>, count: usize) -> f32 {
     kept.iter().map(|(_, logit)| *logit).fold(f32::INFINITY, f32::min)
 }
 
-fn unsound(weights: impl Iterator<Item = (usize, f32)>) -> RowError {
+pub(crate) fn unsound(weights: impl Iterator<Item = (usize, f32)>) -> RowError {
     for (index, weight) in weights {
         let token = Token::at(index);
         if weight.is_nan() {
@@ -666,7 +668,7 @@ fn unsound(weights: impl Iterator<Item = (usize, f32)>) -> RowError {
     unreachable!("called only where a weight is unsound")
 }
 
-fn unsound_logit(logits: impl Iterator<Item = (usize, f32)>) -> RowError {
+pub(crate) fn unsound_logit(logits: impl Iterator<Item = (usize, f32)>) -> RowError {
     for (index, logit) in logits {
         let token = Token::at(index);
         if logit.is_nan() {

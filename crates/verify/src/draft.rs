@@ -63,15 +63,34 @@ pub enum Scheme {
 }
 
 /// One proposal at a node: a child, and the row it was drawn from unless it is fixed.
+///
+/// ```
+/// # use forerun_verify::*;
+/// let draft = Draft::fixed_path(9, [Token(4)])?;
+/// let candidate: Candidate = draft.candidates(Node::ROOT)[0];
+/// assert_eq!((draft.token(candidate.child), candidate.row), (Token(4), None));
+/// # Ok::<(), DraftError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Candidate {
-    pub(crate) child: Node,
-    pub(crate) row: Option<RowId>,
+#[non_exhaustive]
+pub struct Candidate {
+    /// The node that it proposes.
+    pub child: Node,
+    /// What its token was drawn from; nothing if it is fixed.
+    pub row: Option<RowId>,
 }
 
 /// What a candidate's token was drawn from.
+///
+/// ```
+/// # use forerun_verify::*;
+/// let row = Dist::dense(vec![1.0, 3.0])?;
+/// assert_eq!(Proposal::Row(&row).prob(Token(1)), 0.75);
+/// assert_eq!(Proposal::Fixed(Token(1)).prob(Token(0)), 0.0);
+/// # Ok::<(), RowError>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Proposal<'a> {
+pub enum Proposal<'a> {
     /// A drafter's row.
     Row(&'a Dist),
     /// Nothing: the token is fixed, all mass is on it.
@@ -79,7 +98,8 @@ pub(crate) enum Proposal<'a> {
 }
 
 impl Proposal<'_> {
-    pub(crate) fn prob(self, token: Token) -> f64 {
+    /// The probability with which a token is proposed.
+    pub fn prob(self, token: Token) -> f64 {
         self.weight(token) * self.unit()
     }
 
@@ -577,12 +597,61 @@ impl Draft {
         candidate.row.map(|row| self.draft_row(row))
     }
 
-    pub(crate) fn token(&self, node: Node) -> Token {
+    /// The token that a drafted node adds to its parent's.
+    ///
+    /// # Panics
+    /// If the node is the root, which adds none, or of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let draft = Draft::fixed_path(9, [Token(4)])?;
+    /// let (node, token, _) = draft.nodes().next().unwrap();
+    /// assert_eq!(draft.token(node), token);
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn token(&self, node: Node) -> Token {
+        assert_ne!(node, Node::ROOT, "the root adds no token");
         self.entries[node.index()].token
     }
 
-    pub(crate) fn candidates(&self, node: Node) -> &[Candidate] {
+    /// What was proposed after a node, in the order of drawing. A token that was drawn twice is two
+    /// candidates of one child.
+    ///
+    /// # Panics
+    /// If the node is of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let mut tree = Draft::start(Scheme::Paths, 2);
+    /// let row = tree.row(Dist::dense(vec![1.0, 1.0])?)?;
+    /// let twice = [tree.sampled(Node::ROOT, row, Token(0))?, tree.sampled(Node::ROOT, row, Token(0))?];
+    /// let draft = tree.finish()?;
+    /// assert_eq!(draft.candidates(Node::ROOT).iter().map(|c| c.child).collect::<Vec<_>>(), twice);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn candidates(&self, node: Node) -> &[Candidate] {
         &self.entries[node.index()].candidates
+    }
+
+    /// The drafted nodes one token after a node, each once, in the order of their first candidate.
+    ///
+    /// # Panics
+    /// If the node is of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let mut tree = Draft::start(Scheme::Independent, 9);
+    /// let (four, five) = (tree.fixed(Node::ROOT, Token(4))?, tree.fixed(Node::ROOT, Token(5))?);
+    /// tree.fixed(Node::ROOT, Token(4))?;
+    /// assert_eq!(tree.finish()?.children(Node::ROOT).collect::<Vec<_>>(), [four, five]);
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn children(&self, node: Node) -> impl Iterator<Item = Node> {
+        let candidates = self.candidates(node);
+        let children = candidates.iter().map(|candidate| candidate.child).enumerate();
+        children
+            .filter(|(place, child)| candidates[..*place].iter().all(|other| other.child != *child))
+            .map(|(_, child)| child)
     }
 
     pub(crate) fn draft_row(&self, row: RowId) -> &Dist {
@@ -607,7 +676,19 @@ impl Draft {
         self.rows == other.rows
     }
 
-    pub(crate) fn proposal(&self, candidate: Candidate) -> Proposal<'_> {
+    /// What a candidate's token was drawn from.
+    ///
+    /// # Panics
+    /// If the candidate is of another draft and not in this one.
+    ///
+    /// ```
+    /// # use forerun_verify::*;
+    /// let draft = Draft::fixed_path(9, [Token(4)])?;
+    /// let proposal = draft.proposal(draft.candidates(Node::ROOT)[0]);
+    /// assert_eq!(proposal.prob(Token(4)), 1.0);
+    /// # Ok::<(), DraftError>(())
+    /// ```
+    pub fn proposal(&self, candidate: Candidate) -> Proposal<'_> {
         match candidate.row {
             Some(row) => Proposal::Row(self.draft_row(row)),
             None => Proposal::Fixed(self.token(candidate.child)),

@@ -46,6 +46,17 @@
 //! [`TokenRule`], [`SpecInferRule`], [`SpecTrRule`], [`RsdRule`] and [`GbvRule`] are the published
 //! rules these are measured against. A rule refuses a draft it is not lossless for.
 //!
+//! # In an engine
+//!
+//! [`verify_path`], [`PathVerifier`] and [`BatchVerifier`] judge one path, or one of each sequence,
+//! straight from logits or probabilities in memory: the same verdicts, without a copy of any row.
+//!
+//! # Prove your own
+//!
+//! Implement [`Rule`], put its randomness through [`Chance`], and the feature `check` enumerates it
+//! on small models: every draft, every coin, and the exact distribution of the output. The README
+//! has a rule that looks harmless and is caught.
+//!
 //! # Lossy rules
 //!
 //! [`LossyBlockRule`] and, at temperature zero, [`LossyNearRule`] accept more than a lossless rule
@@ -69,6 +80,7 @@ mod chance;
 pub mod check;
 mod dist;
 mod draft;
+mod path;
 mod philox;
 mod profile;
 mod promise;
@@ -80,11 +92,19 @@ mod simd;
 pub use block::{Block, BlockError};
 pub use chance::{Chance, Random, Weights};
 pub use dist::{Dist, RowError, Token};
-pub use draft::{Draft, DraftBuilder, DraftError, NODES_MAX, Node, RowId, Scheme};
+pub use draft::{
+    Candidate, Draft, DraftBuilder, DraftError, NODES_MAX, Node, Proposal, RowId, Scheme,
+};
+pub use path::{
+    Batch, BatchError, BatchVerifier, Layout, Path, PathError, PathRule, PathVerdict, PathVerifier,
+    Rows, Side, Values, verify_path,
+};
 pub use philox::Philox;
-pub use promise::{Budget, Near, Promise, PromiseError, Spend, Spent};
+pub use promise::{Budget, Deferral, Near, Promise, PromiseError, Spend, Spent};
 pub use rand_core;
+pub use residual::Residual;
 pub use rule::{
-    BlockRule, CoupledRule, GbvRule, LossyBlockRule, LossyNearRule, Noise, NssRule, PooledRule,
-    Refusal, RsdRule, Rule, SpecInferRule, SpecTrRule, TokenRule, TraversalRule, Verdict,
+    BlockRule, CoupledRule, GbvRule, LossyBlockRule, LossyDeferRule, LossyNearRule, Noise, NssRule,
+    PooledRule, Refusal, RsdRule, Rule, SpecInferRule, SpecTrRule, TokenRule, TraversalRule,
+    Verdict,
 };

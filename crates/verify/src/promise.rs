@@ -21,6 +21,9 @@ pub enum Promise {
     Budget(Budget),
     /// At temperature zero, few tokens are not the target's best, and none is far from it.
     Near(Near),
+    /// Tokens may be committed before they are scored; what they spent is paid from an account over
+    /// the whole text.
+    Deferred(Deferral),
     /// Nothing: the rule is lossy and has no bound.
     Nothing,
 }
@@ -310,6 +313,93 @@ impl Near {
     /// What the account holds for the next token, when one was forgiven or not.
     pub(crate) fn after(&self, balance: f64, forgiven: bool) -> f64 {
         (balance - f64::from(u8::from(forgiven)) + self.share).min(self.bank)
+    }
+}
+
+/// How many tokens may be committed before the target has scored them.
+///
+/// A *stretch* of such tokens is begun only while the account is positive, and has at most `stretch`
+/// tokens. The pass that comes later scores them, and each pays what it really spent: the chance that
+/// token verification would have rejected it. Every token earns `per_token`.
+///
+/// So spends add up to at most `per_token * n + stretch` over the `n` tokens of every text, whoever
+/// drafts and however stretches are chosen. That is a bound on texts: one token may spend all of its
+/// probability.
+///
+/// ```
+/// use forerun_verify::Deferral;
+/// let deferral = Deferral::new(0.02)?;
+/// assert_eq!((deferral.per_token(), deferral.stretch()), (0.02, 16));
+/// # Ok::<(), forerun_verify::PromiseError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Deferral {
+    per_token: f64,
+    stretch: u8,
+}
+
+impl Deferral {
+    /// Long enough to save most passes that can be saved.
+    const STRETCH: u8 = 16;
+
+    /// Each token earns this much total variation, and at most 16 are committed in a row before they
+    /// are scored.
+    ///
+    /// # Errors
+    /// If it is not between 0 and 1.
+    ///
+    /// ```
+    /// # use forerun_verify::Deferral;
+    /// assert!(Deferral::new(0.02).is_ok() && Deferral::new(2.0).is_err());
+    /// ```
+    pub fn new(per_token: f64) -> Result<Self, PromiseError> {
+        let per_token = within("budget per token", per_token, 0.0, 1.0)?;
+        Ok(Self { per_token, stretch: Self::STRETCH })
+    }
+
+    /// The same with another limit on how many tokens in a row are not scored yet.
+    ///
+    /// ```
+    /// # use forerun_verify::Deferral;
+    /// assert_eq!(Deferral::new(0.02)?.with_stretch(4).stretch(), 4);
+    /// # Ok::<(), forerun_verify::PromiseError>(())
+    /// ```
+    #[must_use]
+    pub fn with_stretch(self, stretch: u8) -> Self {
+        Self { stretch, ..self }
+    }
+
+    /// What each token earns.
+    ///
+    /// ```
+    /// # use forerun_verify::Deferral;
+    /// assert_eq!(Deferral::new(0.02)?.per_token(), 0.02);
+    /// # Ok::<(), forerun_verify::PromiseError>(())
+    /// ```
+    pub fn per_token(&self) -> f64 {
+        self.per_token
+    }
+
+    /// Most tokens in a row that are not scored yet.
+    ///
+    /// ```
+    /// # use forerun_verify::Deferral;
+    /// assert_eq!(Deferral::new(0.02)?.stretch(), 16);
+    /// # Ok::<(), forerun_verify::PromiseError>(())
+    /// ```
+    pub fn stretch(&self) -> usize {
+        usize::from(self.stretch)
+    }
+
+    /// What the account holds after a token that spent this much. A new text's holds nothing.
+    ///
+    /// ```
+    /// # use forerun_verify::Deferral;
+    /// assert_eq!(Deferral::new(0.25)?.after(0.5, 1.0), -0.25);
+    /// # Ok::<(), forerun_verify::PromiseError>(())
+    /// ```
+    pub fn after(&self, balance: f64, spent: f64) -> f64 {
+        balance - spent + self.per_token
     }
 }
 

@@ -6,14 +6,25 @@
 //! `relu(relu(a) - b) = relu(a - b)` for non-negative `b`. So no row is ever modified: one pass
 //! gives the mass, and a draw reads one chunk again.
 
-use crate::chance::Weights;
+use crate::chance::{Chance, Weights};
 use crate::dist::{Cursor, Dist, Entries, Token};
 use crate::draft::Proposal;
 use crate::simd::{CHUNK, residual_sums};
 
-/// `relu(scale * target - sum of coefficient * row)`, with its mass.
+/// `relu(scale * target - sum of coefficient * row)`, with its mass: what the next token is drawn
+/// from where a draft is not accepted further. For rules written elsewhere too.
+///
+/// ```
+/// use forerun_verify::*;
+/// let target = Dist::dense(vec![0.5, 0.25, 0.25])?;
+/// let draft = Dist::dense(vec![0.25, 0.5, 0.25])?;
+/// let residual = Residual::new((1.0, &target), [(1.0, Proposal::Row(&draft))]);
+/// assert_eq!((residual.mass(), residual.weight(Token(0))), (0.25, 0.25));
+/// assert_eq!(residual.draw(&mut Random(Philox::new(1))), Token(0));
+/// # Ok::<(), RowError>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct Residual<'a> {
+pub struct Residual<'a> {
     target: &'a Dist,
     scale: f64,
     terms: Vec<(f64, Proposal<'a>)>,
@@ -23,8 +34,9 @@ pub(crate) struct Residual<'a> {
 }
 
 impl<'a> Residual<'a> {
-    /// Takes `coefficient * draft` from `scale * target`.
-    pub(crate) fn new(
+    /// Takes `coefficient * draft` from `scale * target`, of each term. Coefficients are zero or
+    /// more.
+    pub fn new(
         (scale, target): (f64, &'a Dist),
         terms: impl IntoIterator<Item = (f64, Proposal<'a>)>,
     ) -> Self {
@@ -54,7 +66,8 @@ impl<'a> Residual<'a> {
         let scale = self.scale * self.target.unit();
         let mut parts: Vec<f64> = sums.iter().map(|sum| sum * scale).collect();
         for chunk in self.touched(parts.len()) {
-            parts[chunk] = self.target.chunk(chunk).map(|index| self.weight(index)).sum();
+            parts[chunk] =
+                self.target.chunk(chunk).map(|index| self.weight(Token::at(index))).sum();
         }
         parts
     }
@@ -100,9 +113,16 @@ impl<'a> Residual<'a> {
         (0..chunks).filter(|chunk| touched[*chunk]).collect()
     }
 
+    /// Draws the next token; from the target where nothing is left, which only rounding can reach.
+    pub fn draw(&self, chance: &mut dyn Chance) -> Token {
+        match self.mass > 0.0 {
+            true => Token::at(chance.pick(self)),
+            false => self.target.draw(chance),
+        }
+    }
+
     /// The weight of one token.
-    pub(crate) fn weight(&self, index: usize) -> f64 {
-        let token = Token::at(index);
+    pub fn weight(&self, token: Token) -> f64 {
         // The very products of the fused pass, so that a draw agrees with the sums to the bit.
         let target = f64::from(self.target.weight(token)) * (self.scale * self.target.unit());
         let take = |(coefficient, draft): &(f64, Proposal<'_>)| {
@@ -118,11 +138,11 @@ impl Weights for Residual<'_> {
     }
 
     fn locate(&self, point: f64) -> usize {
-        self.target.locate_part(&self.parts, point, |index| self.weight(index))
+        self.target.locate_part(&self.parts, point, |index| self.weight(Token::at(index)))
     }
 
     fn visit(&self, each: &mut dyn FnMut(usize, f64)) {
-        self.target.visit_with(|index| self.weight(index), each);
+        self.target.visit_with(|index| self.weight(Token::at(index)), each);
     }
 }
 

@@ -35,6 +35,18 @@ pub(crate) fn fold(lanes: [f64; LANES]) -> f64 {
     lanes[0]
 }
 
+/// Adds up the lanes of two vectors and of a tail that follows them.
+#[inline(always)]
+pub(crate) fn fold_halves<S: Simd>(halves: [f64x8<S>; 2], tail: [f64; LANES]) -> f64 {
+    let mut lanes = [0.0; LANES];
+    halves[0].store_slice(&mut lanes[..LANES / 2]);
+    halves[1].store_slice(&mut lanes[LANES / 2..]);
+    for lane in 0..LANES {
+        lanes[lane] += tail[lane];
+    }
+    fold(lanes)
+}
+
 /// Sums of `relu(scale * target - take * draft)` over each chunk of two dense rows.
 pub(crate) fn residual_sums(target: &[f32], draft: &[f32], (scale, take): (f64, f64)) -> Vec<f64> {
     debug_assert_eq!(target.len(), draft.len(), "rows of one vocabulary");
@@ -48,29 +60,38 @@ fn residual_sums_on<S: Simd>(
     draft: &[f32],
     (scale, take): (f64, f64),
 ) -> Vec<f64> {
-    let (scales, takes) = (f64x8::splat(simd, scale), f64x8::splat(simd, take));
-    let zero = f64x8::splat(simd, 0.0);
     // A plain loop: a closure handed to an iterator may be compiled for the baseline.
     let mut sums = Vec::with_capacity(target.len().div_ceil(CHUNK));
     for (target, draft) in target.chunks(CHUNK).zip(draft.chunks(CHUNK)) {
-        let (targets, target_tail) = target.as_chunks::<LANES>();
-        let (drafts, draft_tail) = draft.as_chunks::<LANES>();
-        let mut halves = [zero; 2];
-        for (target, draft) in targets.iter().zip(drafts) {
-            let target = simd.widen_f32x16(f32x16::from_slice(simd, target));
-            let draft = simd.widen_f32x16(f32x16::from_slice(simd, draft));
-            halves[0] += (target.0 * scales - draft.0 * takes).max(zero);
-            halves[1] += (target.1 * scales - draft.1 * takes).max(zero);
-        }
-        let mut lanes = [0.0; LANES];
-        halves[0].store_slice(&mut lanes[..LANES / 2]);
-        halves[1].store_slice(&mut lanes[LANES / 2..]);
-        for (lane, (&target, &draft)) in target_tail.iter().zip(draft_tail).enumerate() {
-            lanes[lane] += (f64::from(target) * scale - f64::from(draft) * take).max(0.0);
-        }
-        sums.push(fold(lanes));
+        sums.push(residual_sum(simd, target, draft, (scale, take)));
     }
     sums
+}
+
+/// Sum of `relu(scale * target - take * draft)` over one chunk of two dense rows.
+#[inline(always)]
+pub(crate) fn residual_sum<S: Simd>(
+    simd: S,
+    target: &[f32],
+    draft: &[f32],
+    (scale, take): (f64, f64),
+) -> f64 {
+    let (scales, takes) = (f64x8::splat(simd, scale), f64x8::splat(simd, take));
+    let zero = f64x8::splat(simd, 0.0);
+    let (targets, target_tail) = target.as_chunks::<LANES>();
+    let (drafts, draft_tail) = draft.as_chunks::<LANES>();
+    let mut halves = [zero; 2];
+    for (target, draft) in targets.iter().zip(drafts) {
+        let target = simd.widen_f32x16(f32x16::from_slice(simd, target));
+        let draft = simd.widen_f32x16(f32x16::from_slice(simd, draft));
+        halves[0] += (target.0 * scales - draft.0 * takes).max(zero);
+        halves[1] += (target.1 * scales - draft.1 * takes).max(zero);
+    }
+    let mut tail = [0.0; LANES];
+    for (sum, (&target, &draft)) in tail.iter_mut().zip(target_tail.iter().zip(draft_tail)) {
+        *sum = (f64::from(target) * scale - f64::from(draft) * take).max(0.0);
+    }
+    fold_halves(halves, tail)
 }
 
 /// Sums of `value(target, draft)` over each chunk of two dense rows of equal length.
@@ -115,11 +136,11 @@ pub(crate) fn checked_sums(weights: &[f32]) -> Option<Vec<f64>> {
 }
 
 #[inline(always)]
-fn checked_sums_on<S: Simd>(_: S, weights: &[f32]) -> Option<Vec<f64>> {
+fn checked_sums_on<S: Simd>(simd: S, weights: &[f32]) -> Option<Vec<f64>> {
     let mut sums = Vec::with_capacity(weights.len().div_ceil(CHUNK));
     let mut sound = true;
     for chunk in weights.chunks(CHUNK) {
-        sums.push(row_sum(chunk));
+        sums.push(row_sum(simd, chunk));
         for &weight in chunk {
             // NaN is in no range.
             sound &= (0.0..=f32::MAX).contains(&weight);
@@ -130,18 +151,19 @@ fn checked_sums_on<S: Simd>(_: S, weights: &[f32]) -> Option<Vec<f64>> {
 
 /// Sum of one chunk of a row.
 #[inline(always)]
-pub(crate) fn row_sum(weights: &[f32]) -> f64 {
+pub(crate) fn row_sum<S: Simd>(simd: S, weights: &[f32]) -> f64 {
     let (groups, tail) = weights.as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
+    let mut halves = [f64x8::splat(simd, 0.0); 2];
     for group in groups {
-        for lane in 0..LANES {
-            lanes[lane] += f64::from(group[lane]);
-        }
+        let wide = simd.widen_f32x16(f32x16::from_slice(simd, group));
+        halves[0] += wide.0;
+        halves[1] += wide.1;
     }
-    for (lane, &weight) in tail.iter().enumerate() {
-        lanes[lane] += f64::from(weight);
+    let mut tails = [0.0; LANES];
+    for (sum, &weight) in tails.iter_mut().zip(tail) {
+        *sum = f64::from(weight);
     }
-    fold(lanes)
+    fold_halves(halves, tails)
 }
 
 #[cfg(test)]

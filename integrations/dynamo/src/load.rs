@@ -108,6 +108,7 @@ impl ModelFlags {
                 trained_len: model.context_len(),
             },
             controller,
+            keep_gates: None,
             decoder,
         };
         let config = HostConfig {

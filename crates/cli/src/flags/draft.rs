@@ -1,18 +1,27 @@
 //! What drafts for the target, and how drafts are judged.
 
+mod auto;
+
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forerun_decode::{DrafterKind, Drafts, LossyMode, PathsChoice, RuleChoice};
+use forerun_decode::{Demands, DrafterKind, Drafts, LossyMode, PathsChoice, RuleChoice};
+use forerun_hub::{HeadKind, ModelName, Request, Want};
 use forerun_lab::SamplingConfig;
 use forerun_lab::bench::{ORACLE, PREDICTION, SHARED_SUFFIX};
 use forerun_llama::{CacheType, EngineOptions, GpuLayers, LlamaHead, Model};
 use forerun_verify::{Rule, Scheme};
 
+use super::gate::GateConfig;
+use super::hub::HubFlags;
 use super::model::{ModelConfig, cache_type, gpu_layers, threads};
 use super::named::{paths, rule};
+use super::spec_type::SpecType;
+use super::switch::Switch;
 use super::{ConfigError, within};
+
+pub(crate) use auto::{candidates, is_auto};
 
 /// Tokens of a drafted path unless told otherwise: always, or at most where it is adapted.
 const LEN_FIXED: NonZeroUsize = const { NonZeroUsize::new(4).expect("4 > 0") };
@@ -27,14 +36,24 @@ const DRAFT_LEN_MAX: usize = 64;
 /// Most paths a draft model may be told to draw.
 const PATHS_MAX: u32 = 16;
 
+/// The flags that name a draft model.
+const DRAFT_MODEL: &str = "draft_model";
+
 /// What drafts, as given.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Drafts")]
+#[command(group = clap::ArgGroup::new(DRAFT_MODEL).multiple(true))]
 pub(crate) struct DraftFlags {
-    /// GGUF file of the draft model or draft head; which it is, is found out [-md]
+    /// GGUF file of the draft model or draft head, which it is, is found out; auto to look for one
+    /// with the target's vocabulary, here and on the hub [-md]
     #[arg(long, visible_alias = "model-draft")]
-    #[arg(env = "LLAMA_ARG_SPEC_DRAFT_MODEL", value_name = "FILE")]
+    #[arg(env = "LLAMA_ARG_SPEC_DRAFT_MODEL", value_name = "FILE", group = DRAFT_MODEL)]
     spec_draft_model: Option<PathBuf>,
+    /// Download the draft model or draft head from the hub unless it is cached; with -md, that file
+    /// of the repository [-hfd] [-hfrd]
+    #[arg(long, visible_alias = "hf-repo-draft", value_name = "USER/REPO[:QUANT]")]
+    #[arg(env = "LLAMA_ARG_SPEC_DRAFT_HF_REPO", group = DRAFT_MODEL)]
+    spec_draft_hf: Option<ModelName>,
     /// File that the output is an edited version of; drafts are taken from it
     #[arg(long, value_name = "FILE")]
     prediction: Option<PathBuf>,
@@ -66,73 +85,53 @@ pub(crate) struct DraftFlags {
     /// llama.cpp draws a token first and drops it if its probability is too low, which no rule here
     /// could correct.
     #[arg(long, visible_alias = "draft-p-min", value_name = "P", allow_negative_numbers = true)]
-    #[arg(env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", requires = "spec_draft_model")]
+    #[arg(env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", requires = DRAFT_MODEL)]
     spec_draft_p_min: Option<f64>,
+    /// Whether a gate ends a draft where its next token would not pay, by the draft model's row; it is
+    /// trained on every round [default: off]
+    ///
+    /// The decision is made before a token is drawn, so the output keeps the target's distribution. It
+    /// works with --spec-adaptive on, and never ends whole paths (--verify gbv, or traversal and rsd
+    /// with --spec-draft-draw independent).
+    #[arg(long, value_name = "ON|OFF")]
+    spec_gate: Option<Switch>,
+    /// File that the gate's numbers are read from, if it is there, and written to at the end; turns the
+    /// gate on
+    #[arg(long, value_name = "FILE")]
+    spec_gate_file: Option<PathBuf>,
     /// Verification rule; all of these are lossless [default: block, or pooled for several paths]
     #[arg(long, value_name = "RULE", value_parser = rule())]
     verify: Option<RuleChoice>,
-    /// Accept more drafts at the price of exactness: budget:0.02, account:0.02 (total variation from
-    /// the target, per token), or near:1.0@0.02 at temperature 0 [default: none, lossless]
+    /// Accept more drafts at the price of exactness: budget:0.02, account:0.02, defer:0.02 (total
+    /// variation from the target, per token; defer shows tokens before the target has scored them),
+    /// or near:1.0@0.02 at temperature 0 [default: none, lossless]
     ///
     /// The bound is kept for every drafter, and what was spent of it is reported. See docs/lossy.md.
     #[arg(long, value_name = "MODE")]
     lossy: Option<LossyMode>,
     /// Threads for the draft model's pass over one token [-td] [default: as --threads]
     #[arg(long, visible_alias = "threads-draft", value_name = "N")]
-    #[arg(allow_negative_numbers = true, requires = "spec_draft_model")]
+    #[arg(allow_negative_numbers = true, requires = DRAFT_MODEL)]
     spec_draft_threads: Option<i32>,
     /// Threads for the draft model's pass over several tokens [-tbd] [default: as for one token]
     #[arg(long, visible_alias = "threads-batch-draft")]
-    #[arg(value_name = "N", allow_negative_numbers = true, requires = "spec_draft_model")]
+    #[arg(value_name = "N", allow_negative_numbers = true, requires = DRAFT_MODEL)]
     spec_draft_threads_batch: Option<i32>,
     /// Number of the draft model's layers on the GPU, or all [-ngld] [default: all]
     #[arg(long, visible_aliases = ["gpu-layers-draft", "n-gpu-layers-draft"])]
     #[arg(env = "LLAMA_ARG_N_GPU_LAYERS_DRAFT", value_name = "N")]
-    #[arg(value_parser = gpu_layers, requires = "spec_draft_model")]
+    #[arg(value_parser = gpu_layers, requires = DRAFT_MODEL)]
     spec_draft_ngl: Option<GpuLayers>,
     /// Number format of the draft model's cached keys [-ctkd] [default: as for the target]
     #[arg(long, visible_alias = "cache-type-k-draft", value_name = "TYPE")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K")]
-    #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
+    #[arg(value_parser = cache_type(), requires = DRAFT_MODEL)]
     spec_draft_type_k: Option<CacheType>,
     /// Number format of the draft model's cached values [-ctvd] [default: as for the target]
     #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE")]
     #[arg(env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V")]
-    #[arg(value_parser = cache_type(), requires = "spec_draft_model")]
+    #[arg(value_parser = cache_type(), requires = DRAFT_MODEL)]
     spec_draft_type_v: Option<CacheType>,
-}
-
-/// On or off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Switch {
-    /// Yes
-    On,
-    /// No
-    Off,
-}
-
-/// What drafts, by our names; llama.cpp's are understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum SpecType {
-    /// No drafts: plain decoding
-    None,
-    /// The draft model, or draft head, of --spec-draft-model
-    #[value(alias = "draft-simple")]
-    DraftModel,
-    /// The EAGLE-3 head of --spec-draft-model, which reads the target's hidden states
-    DraftEagle3,
-    /// The target's own head for multi-token prediction
-    DraftMtp,
-    /// The DFlash or DSpark head of --spec-draft-model, which drafts a block in one pass
-    #[value(alias = "draft-dspark")]
-    DraftDflash,
-    /// The tokens that followed the last n-gram when it last occurred in the sequence
-    #[value(alias = "ngram-simple")]
-    Ngram,
-    /// The tokens that most often followed the longest suffix that occurred before
-    Suffix,
-    /// The text of --prediction, or of the prompt, with the changes the output has made to it
-    Edit,
 }
 
 /// One drafter, with what it drafts from.
@@ -231,6 +230,8 @@ pub(crate) struct DraftConfig {
     pub(crate) priced_len: NonZeroUsize,
     /// Whether a controller decides what is drafted.
     pub(crate) adaptive: bool,
+    /// Whether a gate ends drafts.
+    pub(crate) gate: GateConfig,
     /// Paths the draft model draws.
     pub(crate) width: NonZeroUsize,
     /// How they are drawn.
@@ -267,7 +268,11 @@ impl DraftConfig {
             paths: None,
         };
         match self.lossy {
-            Some(mode) => Ok(mode.admits(&drafts, &sampling.sampling)?),
+            Some(mode) => {
+                let head = self.drafters.iter().any(|drafter| drafter.kind().is_head());
+                mode.meets(Demands { head, ..Demands::default() })?;
+                Ok(mode.admits(&drafts, &sampling.sampling)?)
+            }
             None => Ok(()),
         }
     }
@@ -292,14 +297,35 @@ impl DraftFlags {
         self.prediction.is_some()
     }
 
-    /// Whether loss is allowed.
-    pub(crate) fn is_lossy(&self) -> bool {
-        self.lossy.is_some()
+    /// The loss that is allowed.
+    pub(crate) fn lossy(&self) -> Option<LossyMode> {
+        self.lossy
     }
 
     /// The rule, where one was named.
     pub(crate) fn rule_said(&self) -> Option<RuleChoice> {
         self.verify
+    }
+
+    /// The same with the draft model's file, which is brought if it is named and not here. A head
+    /// that is wanted without a file is looked for beside the target, and `auto` everywhere.
+    pub(crate) fn fetched(mut self, hub: &HubFlags, target: &Path) -> Result<Self, ConfigError> {
+        self = self.found(hub, target)?;
+        if let Some(name) = self.spec_draft_hf.take() {
+            let file = self.spec_draft_model.take();
+            let file = file.map(|file| Want::File(file.to_string_lossy().into_owned()));
+            let request = Request { name, want: file.unwrap_or(Want::Drafter) };
+            self.spec_draft_model = Some(hub.access.fetch(request)?);
+        }
+        if let (None, Some(name)) = (&self.spec_draft_model, hub.name()) {
+            let kinds = self.spec_type.iter().flatten().flat_map(|kind| kind.head_files());
+            let kinds: Vec<HeadKind> = kinds.copied().collect();
+            if !kinds.is_empty() {
+                let request = Request { name: name.clone(), want: Want::Head(kinds) };
+                self.spec_draft_model = hub.access.fetch_if_any(request)?;
+            }
+        }
+        Ok(self)
     }
 
     /// Decides every default. The draft model is run as the target is, unless told otherwise.
@@ -313,8 +339,16 @@ impl DraftFlags {
         let drafters: Vec<DrafterConfig> =
             types.iter().map(|kind| self.drafter(*kind, target)).collect::<Result<_, _>>()?;
         let again = seeded && self.verify != Some(RuleChoice::Coupled);
+        let defers = matches!(self.lossy, Some(LossyMode::Defer(_)));
+        if defers && self.spec_adaptive == Some(Switch::On) {
+            return Err(ConfigError::Unused {
+                flag: "--spec-adaptive",
+                reason: "--lossy defer decides when the target runs",
+                instead: "leave it out",
+            });
+        }
         let adaptive = match self.spec_adaptive {
-            None => !again,
+            None => !again && !defers,
             Some(switch) => switch == Switch::On,
         };
         let len = match self.spec_draft_n_max {
@@ -333,6 +367,7 @@ impl DraftFlags {
         let len = if types.iter().any(priced) { priced_len } else { len };
         let width = self.width()?;
         let has_model = types.iter().any(|kind| kind.is_model());
+        let gate = GateConfig::resolve(self.spec_gate, self.spec_gate_file, adaptive, has_model)?;
         if width.get() > 1 && !has_model && types != [SpecType::Edit] {
             return Err(ConfigError::Unused {
                 flag: "--spec-draft-paths",
@@ -362,6 +397,7 @@ impl DraftFlags {
             len_said,
             priced_len,
             adaptive,
+            gate,
             width,
             scheme,
             rule,
@@ -495,25 +531,5 @@ impl DraftFlags {
         let kind = kind_of(&path, target);
         let model = ModelConfig { path, gpu_layers, load_mode: target.load_mode, engine };
         Ok(DraftModelConfig { kind, model, confidence_min })
-    }
-}
-
-impl SpecType {
-    /// Whether it has a model.
-    fn is_model(self) -> bool {
-        matches!(self, Self::DraftModel | Self::DraftEagle3 | Self::DraftMtp | Self::DraftDflash)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::DraftModel => DrafterKind::DraftModel.name(),
-            Self::DraftEagle3 => DrafterKind::Eagle3.name(),
-            Self::DraftMtp => DrafterKind::Mtp.name(),
-            Self::DraftDflash => DrafterKind::Dflash.name(),
-            Self::Ngram => DrafterKind::Ngram.name(),
-            Self::Suffix => DrafterKind::Suffix.name(),
-            Self::Edit => DrafterKind::Edit.name(),
-        }
     }
 }

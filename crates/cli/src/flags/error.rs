@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use forerun_decode::{LossyMismatch, RuleMismatch, SamplingError, StopError};
 
+use super::hub::HubError;
+
 /// Why flags are refused. Nothing was loaded.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub(crate) enum ConfigError {
@@ -20,7 +22,10 @@ pub(crate) enum ConfigError {
         expected: String,
     },
     /// No model was named.
-    #[error("no model is named: add its GGUF file, as MODEL or with --model <FILE>")]
+    #[error(
+        "no model is named: add its GGUF file, as MODEL or with --model <FILE>, or its name on the hub \
+         with -hf <USER/REPO>"
+    )]
     NoModel,
     /// Two models were named.
     #[error("two models are named, {} and --model {}: name one", target.display(), model.display())]
@@ -30,6 +35,23 @@ pub(crate) enum ConfigError {
         /// By the flag.
         model: PathBuf,
     },
+    /// A file and a name on the hub were given.
+    #[error("two models are named, {} and --hf-repo {name}: name one", file.display())]
+    FileAndName {
+        /// The file.
+        file: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// What stands in the place of a file is the name of a model on the hub.
+    #[error("there is no file {name}: for the model of that name on the hub, use -hf {name}")]
+    NameAsFile {
+        /// What was said.
+        name: String,
+    },
+    /// A model could not be brought.
+    #[error(transparent)]
+    Hub(HubError),
     /// A model and a server were named.
     #[error("--model cannot be used with --url: name a model or a server")]
     ModelAndServer,
@@ -95,6 +117,11 @@ pub(crate) enum ConfigError {
 }
 
 impl ConfigError {
+    /// Whether the command line is to blame.
+    pub(crate) fn is_usage(&self) -> bool {
+        !matches!(self, Self::Hub(_))
+    }
+
     /// A value that is not what was expected.
     pub(crate) fn out_of_range(
         flag: &'static str,

@@ -4,8 +4,10 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
+use forerun_hub::ModelName;
 use forerun_llama::{CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode};
 
+use super::hub::HubFlags;
 use super::{ConfigError, within};
 
 /// The context of a model whose user names none, where it was trained with more: a cache for the
@@ -41,28 +43,60 @@ pub(crate) struct TargetFlags {
     /// GGUF file of the target model
     #[arg(short, long, env = MODEL_VARIABLE, value_name = "FILE")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
 }
 
 impl TargetFlags {
-    /// The file that was named.
+    /// The file that was named, or that of the model that was; it is brought if it is not here.
     pub(crate) fn path(self) -> Result<PathBuf, ConfigError> {
-        match (self.target, self.model) {
-            (Some(target), Some(model)) if is_of_environment(&model) => Ok(target),
-            (Some(target), Some(model)) => Err(ConfigError::ModelTwice { target, model }),
-            (None, None) => Err(ConfigError::NoModel),
-            (target, model) => target.or(model).ok_or(ConfigError::NoModel),
+        let said = self.model.as_ref().is_some_and(|model| !is_of_environment(model));
+        let file = match (self.target, self.model) {
+            (Some(target), Some(model)) if said => {
+                return Err(ConfigError::ModelTwice { target, model });
+            }
+            (Some(target), _) => Some((target, true)),
+            (None, model) => model.map(|model| (model, said)),
+        };
+        match (file, self.hub.name()) {
+            (Some((file, true)), Some(name)) if self.hub.is_said() => {
+                Err(ConfigError::FileAndName { file, name: name.to_string() })
+            }
+            (Some((file, said)), name) if said || name.is_none() => {
+                self.hub.check_file_has_a_repo()?;
+                check_is_no_name(&file)?;
+                Ok(file)
+            }
+            _ => self.hub.fetch()?.ok_or(ConfigError::NoModel),
         }
+    }
+
+    /// What was said about the hub.
+    pub(crate) fn hub(&self) -> HubFlags {
+        self.hub.clone()
     }
 
     /// The file that was named, where no server is.
     pub(crate) fn unless_server(self, url: Option<&str>) -> Result<Option<PathBuf>, ConfigError> {
         let said = self.target.is_some()
-            || self.model.as_ref().is_some_and(|model| !is_of_environment(model));
+            || self.model.as_ref().is_some_and(|model| !is_of_environment(model))
+            || self.hub.is_said();
         match url {
             Some(_) if said => Err(ConfigError::ModelAndServer),
             Some(_) => Ok(None),
             None => self.path().map(Some),
         }
+    }
+}
+
+/// Refuses the name of a model where a file is expected.
+fn check_is_no_name(file: &Path) -> Result<(), ConfigError> {
+    let name = file.to_str().filter(|name| name.parse::<ModelName>().is_ok());
+    match name {
+        Some(name) if !name.ends_with(".gguf") && !file.exists() => {
+            Err(ConfigError::NameAsFile { name: name.to_owned() })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -141,6 +175,11 @@ pub(crate) struct ModelConfig {
 }
 
 impl ModelFlags {
+    /// What was said about the hub.
+    pub(crate) fn hub(&self) -> HubFlags {
+        self.target.hub()
+    }
+
     /// Whether layers were to go to a GPU.
     pub(crate) fn wants_gpu(&self) -> bool {
         self.engine.gpu_layers.is_some_and(|layers| layers != GpuLayers::Last(0))

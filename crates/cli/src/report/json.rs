@@ -76,6 +76,7 @@ struct Speculation {
 struct Adaptive {
     plain_rounds: u64,
     trial_rounds: u64,
+    gated_rounds: u64,
     expected_speedup: f64,
     /// Tokens of a pass and its seconds.
     target_pass_s: Vec<(usize, f64)>,
@@ -198,6 +199,7 @@ impl Adaptive {
         Self {
             plain_rounds: stats.plain_rounds,
             trial_rounds: stats.trial_rounds,
+            gated_rounds: stats.gated_rounds,
             expected_speedup: stats.expected_speedup(),
             target_pass_s: costs.target.points().to_vec(),
             draft_pass_s: drafters.map(|curve| curve.points().to_vec()).collect(),

@@ -39,7 +39,7 @@ fn a_value_may_be_joined_to_a_letter() {
 
 #[test]
 fn unknown_ones_are_refused_and_not_taken_apart() {
-    for flag in ["-hf", "-sm", "-cnv", "-mg", "-st", "-hft"] {
+    for flag in ["-hfx", "-sm", "-cnv", "-mg", "-st", "-mu"] {
         let error = rewritten(&format!("forerun chat {flag} 1")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::UnknownArgument);
         assert!(error.to_string().contains(&format!("'{flag}'")), "{error}");

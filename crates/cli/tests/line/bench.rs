@@ -71,6 +71,31 @@ fn drafters_rules_widths_and_lengths_are_lists() {
 }
 
 #[test]
+fn lossy_modes_are_measured_where_they_do_something() {
+    let (config, _) = resolve("-m x -md a.gguf --lossy account:0.02,typical").unwrap();
+    assert_eq!(config.temperatures, [1.0]);
+    assert_eq!(
+        settings("-md a.gguf --lossy account:0.02,typical"),
+        ["plain", "a, block, 1x4", "a, lossy account:0.02, 1x4", "a, lossy typical, 1x4"]
+    );
+    let (config, _) = resolve("-m x -md a.gguf --lossy near:1@0.02").unwrap();
+    assert_eq!(config.temperatures, [0.0]);
+}
+
+#[test]
+fn a_task_compares_lossy_modes_with_plain_decoding() {
+    let line = "-m x -md a.gguf --task gsm8k --lossy account:0.02";
+    let (config, _) = resolve(line).unwrap();
+    assert_eq!((config.text_len, config.prompts_per_task), (400, None));
+    assert_eq!(config.files.data, PathBuf::from("gsm8k.json"));
+    assert_eq!(config.files.journal, PathBuf::from("gsm8k.jsonl"));
+    let line = "-md a.gguf --task gsm8k --lossy account:0.02";
+    assert_eq!(settings(line), ["plain", "a, lossy account:0.02, 1x4"]);
+    let named = settings(&format!("{line} --verify block"));
+    assert_eq!(named, ["plain", "a, block, 1x4", "a, lossy account:0.02, 1x4"]);
+}
+
+#[test]
 fn a_quick_run_is_short() {
     let (config, _) = resolve("-m big.gguf --quick --out x/y.html").unwrap();
     assert_eq!((config.text_len, config.stop.repeats, config.stop.time_limit_s), (32, 1, 240.0));
@@ -109,11 +134,22 @@ fn what_means_nothing_is_refused() {
         ("-m x -md a --spec-draft-paths 0", "--spec-draft-paths is 0; expected 1 to 16"),
         ("-m x -md a --spec-draft-n-max 65", "--spec-draft-n-max is 65; expected 1 to 64"),
         ("-m x -md a/b.gguf -md c/b.gguf", "another draft model has the same name"),
+        ("-m x -md a --lossy best", "typical, lenience"),
+        ("-m x -md a --lossy typical --temp 0", "published rules are for sampled outputs"),
+        ("-m x -md a --lossy budget:0.1 --temp 0,1", "changes nothing at temperature 0"),
+        ("-m x -md a --lossy defer:0.1 --spec-adaptive on,off", "decides when the target runs"),
+        ("-m x -md a --lossy near:1@0.1 --temp 1", "is for temperature 0"),
+        ("--url http://y --lossy typical", "cannot be used with"),
         ("-m x --resume --force", "cannot be used with"),
         ("-m x --url http://y", "cannot be used with"),
         ("-m x --concurrency 2", "--concurrency would do nothing, because no server"),
         ("--url http://y --concurrency 0", "--concurrency is 0; expected 1 to 1024"),
         ("--url http://y --draft z", "cannot be used with"),
+        ("-m x --task gsm8k", "--task would do nothing, because there is nothing to compare"),
+        ("-m x --task human_eval", "expected gsm8k"),
+        ("-m x --task-file y", "--task <NAME>"),
+        ("-m x --task gsm8k --lossy typical --repeats 2", "cannot be used with"),
+        ("--url http://y --task gsm8k", "cannot be used with"),
         ("compare a", "<NEW>"),
     ] {
         let message = resolve(line).err().unwrap_or_else(|| panic!("{line} is taken"));

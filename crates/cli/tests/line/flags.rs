@@ -142,6 +142,21 @@ fn drafts_are_adapted_unless_a_text_is_to_be_made_again() {
 }
 
 #[test]
+fn a_gate_is_asked_for_or_named_by_its_file() {
+    let gate = |line: &str| {
+        let gate = resolve(&format!("-md d {line}")).unwrap().draft.gate;
+        (gate.on, gate.file.map(|file| file.display().to_string()))
+    };
+    assert_eq!(gate(""), (false, None));
+    assert_eq!(gate("--spec-gate on"), (true, None));
+    assert_eq!(gate("--spec-gate off"), (false, None));
+    assert_eq!(gate("--spec-gate-file g.json"), (true, Some("g.json".to_owned())));
+    assert_eq!(gate("-s 4 --verify coupled --spec-gate on"), (true, None));
+    // A rule that wants whole paths is not refused: there the gate only looks.
+    assert_eq!(gate("--spec-gate on --draft-paths 2 --verify gbv"), (true, None));
+}
+
+#[test]
 fn a_seed_is_kept_and_one_is_made_where_there_is_none() {
     assert_eq!(resolve("-s 42").unwrap().sampling.seed, 42);
     let random = || resolve("--seed -1").unwrap().sampling.seed;
@@ -167,6 +182,10 @@ fn refusals_name_the_value_and_what_to_do() {
         ("--draft-max 3", "--spec-draft-n-max would do nothing, because nothing drafts: add"),
         ("--verify token", "--verify would do nothing"),
         ("--spec-adaptive on", "--spec-adaptive would do nothing"),
+        ("--spec-gate on", "--spec-gate would do nothing, because no draft model drafts: add"),
+        ("--spec-type ngram --spec-gate-file g", "--spec-gate-file would do nothing"),
+        ("-md d -s 4 --spec-gate on", "because drafts have a fixed length: add --spec-adaptive on"),
+        ("-md d --spec-gate off --spec-gate-file g", "because --spec-gate is off"),
         ("-md d --draft-paths 0", "--spec-draft-paths is 0; expected 1 to 16"),
         ("-md d --draft-paths 2 --verify block", "--verify block judges one path, and there"),
         ("-md d --draft-paths 2 --verify coupled", "--verify coupled draws one path"),
@@ -186,7 +205,10 @@ fn refusals_name_the_value_and_what_to_do() {
         ("-td 2", "--spec-draft-model <FILE>"),
         ("--no-mmap --mlock", "cannot be used with"),
         ("--grammar x", "unexpected argument '--grammar'"),
-        ("-hf x/y", "unexpected argument '-hf'"),
+        ("-hf x/y", "two models are named, target and --hf-repo x/y"),
+        ("-hf x", "'x' is not a model's name"),
+        ("-hff x.gguf", "--hf-file would do nothing, because no repository is named"),
+        ("-mu x", "unexpected argument '-mu'"),
     ] {
         let message = refused(line);
         assert!(message.contains(said), "{line}: {message}");
@@ -198,6 +220,8 @@ fn loss_is_asked_for_by_name_or_refused() {
     let lossy = |line: &str| resolve(line).unwrap().draft.lossy.map(|mode| mode.to_string());
     assert_eq!(lossy("-md draft"), None);
     assert_eq!(lossy("-md draft --lossy account:0.02").as_deref(), Some("account:0.02"));
+    assert_eq!(lossy("-md draft --lossy defer:0.02").as_deref(), Some("defer:0.02"));
+    assert!(!resolve("-md draft --lossy defer:0.02").unwrap().draft.adaptive);
     assert_eq!(lossy("-md draft --temp 0 --lossy near:1@0.02").as_deref(), Some("near:1@0.02"));
     for (line, says) in [
         ("--lossy typical", "no lossy mode"),
@@ -205,6 +229,8 @@ fn loss_is_asked_for_by_name_or_refused() {
         ("-md draft --temp 0 --lossy budget:0.02", "near:"),
         ("-md draft --lossy near:1@0.02", "is for temperature 0"),
         ("-md draft --lossy budget:0.02 --spec-draft-paths 2", "one path"),
+        ("-md draft --lossy defer:0.02 --spec-draft-paths 2", "one path"),
+        ("-md draft --lossy defer:0.02 --spec-adaptive on", "decides when the target runs"),
         ("-md draft --lossy budget:0.02 --verify coupled", "leave the rule out"),
     ] {
         assert!(refused(line).contains(says), "{line}: {}", refused(line));

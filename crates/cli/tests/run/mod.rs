@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,8 @@ pub(crate) fn model(name: &str) -> String {
     path.into_os_string().into_string().expect("a path in UTF-8")
 }
 
-/// A file that tests leave behind for the next run to replace.
+/// A file that a test leaves behind for the next run to replace; no two tests may share a name, as they
+/// run at once.
 pub(crate) fn temporary(name: &str, content: &[u8]) -> String {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, content).expect("the target directory can be written");
@@ -60,7 +61,7 @@ impl From<Output> for Run {
 fn command(args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
     // Settings of whoever runs the tests must not become theirs.
-    command.env_clear().args(args);
+    command.env_clear().env("FORERUN_CONFIG", "").args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -68,6 +69,18 @@ fn command(args: &[impl AsRef<OsStr>]) -> Command {
 /// Runs the program to its end.
 pub(crate) fn forerun(args: &[impl AsRef<OsStr>]) -> Run {
     command(args).output().expect("the program runs").into()
+}
+
+/// Runs it with some variables set.
+pub(crate) fn forerun_with(args: &[impl AsRef<OsStr>], variables: &[(&str, &str)]) -> Run {
+    command(args).envs(variables.iter().copied()).output().expect("the program runs").into()
+}
+
+/// Runs it in a home folder, whose configuration file counts.
+pub(crate) fn forerun_at_home(home: &Path, args: &[impl AsRef<OsStr>]) -> Run {
+    let mut command = command(args);
+    command.env_remove("FORERUN_CONFIG").env("HOME", home);
+    command.output().expect("the program runs").into()
 }
 
 /// Runs it with something on standard input.

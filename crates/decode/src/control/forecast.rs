@@ -3,7 +3,7 @@
 use crate::cost::CostCurve;
 use crate::draft::DrafterId;
 
-use super::record::{Belief, Estimate, Usual};
+use super::record::{Belief, Estimate, Unseen, Usual};
 use super::{Arm, Controller, History, KnownArm, Outlook, OwnArm};
 
 /// The share of what the first path leaves unaccepted that a second path does not accept either.
@@ -47,7 +47,7 @@ impl Load {
     }
 
     /// What a draft model's pass takes with so many tokens for each sequence.
-    fn drafting(self, curve: &CostCurve, tokens: f64) -> f64 {
+    pub(super) fn drafting(self, curve: &CostCurve, tokens: f64) -> f64 {
         let sequences = (1 + self.sequences) as f64;
         curve.between(sequences * tokens) + curve.seconds(1, 1 + self.sequences)
             - curve.seconds(1, 1)
@@ -88,14 +88,17 @@ impl Controller {
         outlook: &Outlook,
         estimate: Estimate,
     ) -> Vec<Forecast> {
-        match self.heeds_price(arm, outlook) {
-            true => vec![self.priced(arm, history, outlook, estimate)],
-            false => self.by_length(arm, history, outlook, estimate),
+        match self.arms[arm].gate_of {
+            Some(of) => self.gated_forecast((arm, of), history, outlook, estimate),
+            None if self.heeds_price(arm, outlook) => {
+                vec![self.priced(arm, history, outlook, estimate)]
+            }
+            None => self.by_length(arm, history, outlook, estimate),
         }
     }
 
     /// What the target's passes take.
-    fn target(&self, estimate: Estimate) -> CostCurve {
+    pub(super) fn target(&self, estimate: Estimate) -> CostCurve {
         match estimate {
             Estimate::Mean => self.costs.target.clone(),
             Estimate::Optimistic => self.costs.target.doubted(),
@@ -119,7 +122,7 @@ impl Controller {
         estimate: Estimate,
     ) -> Forecast {
         let (own, shared) = (&history.arms[arm].record, &self.arms[arm].record);
-        let Usual { accepted, drafted } = own.usual(shared, estimate);
+        let Usual { accepted, drafted } = own.usual(shared, estimate, Unseen::PRICED);
         let drafting = own.drafting(shared);
         let target = self.target(estimate);
         let scored = outlook.load.uneven_drafts(&target, drafted / drafting);
@@ -132,7 +135,7 @@ impl Controller {
         }
     }
 
-    fn by_length(
+    pub(super) fn by_length(
         &self,
         arm: usize,
         history: &History,
@@ -140,7 +143,7 @@ impl Controller {
         estimate: Estimate,
     ) -> Vec<Forecast> {
         let load = outlook.load;
-        let KnownArm { arm: Arm { drafters, width }, record: shared } = &self.arms[arm];
+        let KnownArm { arm: Arm { drafters, width }, record: shared, .. } = &self.arms[arm];
         let own = &history.arms[arm].record;
         let belief = self.belief(arm, history, estimate);
         let block_len = |id: &DrafterId| {
@@ -182,10 +185,11 @@ impl Controller {
     /// What is believed of an arm. One without a record is believed to be as good as the best of
     /// those it covers, and better for each further path.
     fn belief(&self, arm: usize, history: &History, estimate: Estimate) -> Belief {
-        let KnownArm { arm: wider, record } = &self.arms[arm];
+        let KnownArm { arm: wider, record, .. } = &self.arms[arm];
         let others = self.arms.iter().zip(&history.arms).enumerate();
         let covered = others.filter(|(index, (other, _))| {
-            *index != arm && wider.covers(&other.arm) && !other.record.is_empty()
+            let known = other.gate_of.is_none() && !other.record.is_empty();
+            *index != arm && known && wider.covers(&other.arm)
         });
         let likely = |(_, (other, own)): (usize, (&KnownArm, &OwnArm))| {
             let belief = Belief::new(&own.record, &other.record, None, Estimate::Mean);

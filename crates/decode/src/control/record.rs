@@ -53,6 +53,21 @@ pub(super) struct Usual {
     pub(super) drafted: f64,
 }
 
+/// What is believed of rounds that nobody has seen, and how firmly, in rounds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unseen {
+    pub(super) usual: Usual,
+    pub(super) rounds: f64,
+}
+
+impl Unseen {
+    /// Of an arm whose drafters heed their price.
+    pub(super) const PRICED: Self = Self {
+        usual: Usual { accepted: UNSEEN_ACCEPTED, drafted: UNSEEN_ACCEPTED / UNSEEN },
+        rounds: UNSEEN_ROUNDS,
+    };
+}
+
 /// How to estimate from an old record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Estimate {
@@ -129,20 +144,20 @@ impl Record {
         (drafting + 1.0) / (rounds + 1.0)
     }
 
-    /// What a round comes to, by this and a record behind it.
-    pub(super) fn usual(&self, behind: &Self, estimate: Estimate) -> Usual {
+    /// What a round comes to, by this and a record behind it, and by what is believed without either.
+    pub(super) fn usual(&self, behind: &Self, estimate: Estimate, unseen: Unseen) -> Usual {
         let mean = |rounds: f64, tokens: f64, prior: f64, weight: f64| {
             (tokens + weight * prior) / (rounds + weight)
         };
-        let of = |tokens: fn(&Self) -> f64, unseen: f64| {
+        let of = |tokens: fn(&Self) -> f64, believed: f64| {
             let record = |record: &Self, prior: f64, weight: f64| {
                 let factor = record.factor(estimate);
                 mean(factor * record.rounds, factor * tokens(record), prior, weight)
             };
-            record(self, record(behind, unseen, UNSEEN_ROUNDS), SHARED_ROUNDS)
+            record(self, record(behind, believed, unseen.rounds), SHARED_ROUNDS)
         };
-        let accepted = of(|record| record.accepted, UNSEEN_ACCEPTED);
-        let drafted = of(|record| record.nodes, UNSEEN_ACCEPTED / UNSEEN);
+        let accepted = of(|record| record.accepted, unseen.usual.accepted);
+        let drafted = of(|record| record.nodes, unseen.usual.drafted);
         Usual { accepted, drafted }
     }
 

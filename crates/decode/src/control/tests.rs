@@ -10,7 +10,15 @@ const DRAFTER: DrafterId = DrafterId(0);
 /// What a sequence with so many tokens to go sees of the drafter, alone in its rounds.
 fn alone(wanted: usize, behind: usize) -> Outlook {
     let drafters = vec![Available { id: DRAFTER, behind, heeds_price: false, block_len: None }];
-    Outlook { wanted, draft_len_max: 8, first: false, drafters, load: Load::default() }
+    Outlook {
+        wanted,
+        draft_len_max: 8,
+        first: false,
+        drafters,
+        load: Load::default(),
+        may_stop: true,
+        temperature: 1.0,
+    }
 }
 
 /// A target whose second token is expensive, and a drafter at a tenth of it: this machine's.

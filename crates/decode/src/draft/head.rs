@@ -13,7 +13,7 @@ use forerun_verify::Token;
 
 use crate::clock::{self, Clock};
 use crate::cost::{CostCurve, Pass};
-use crate::draft::branch::{self, Tip};
+use crate::draft::branch::{self, Shaped, Tip};
 use crate::draft::{DraftFailure, DraftRequest, Drafter, DrafterKind, Shown};
 use crate::engine::{BlockShape, Branch, EngineError, Head, Keep, Output, Rows, Slot, Step};
 use refine::Refiner;
@@ -240,12 +240,16 @@ impl HeadDrafter {
                     branch::grow(draft.request, tips, self.confidence_min, |request, _, path| {
                         // Every path draws from the same row, shaped for what is drawn before.
                         let logits = output.copied(row);
-                        match &mut refiner {
-                            Some(refiner) => refiner.refined(path, logits, |logits| {
-                                branch::shaped(request, path, logits)
-                            }),
-                            None => branch::shaped(request, path, logits),
-                        }
+                        let Some(refiner) = &mut refiner else {
+                            return branch::shaped(request, path, logits);
+                        };
+                        let mut view = None;
+                        let dist = refiner.refined(path, logits, |logits| {
+                            let shaped = branch::shaped(request, path, logits)?;
+                            view = shaped.view;
+                            Ok::<_, DraftFailure>(shaped.dist)
+                        })?;
+                        Ok(Shaped { dist, view })
                     });
                 match grown {
                     Ok(tips) if !tips.is_empty() => draft.tips = tips,

@@ -1,9 +1,9 @@
 //! What a benchmark is to do, checked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::plan::{Drafting, Product};
-use super::record::Stop;
+use super::record::{Config, SCHEMA, Stop};
 use super::users::Address;
 use crate::error::{Error, Result};
 use crate::machine::Provenance;
@@ -78,22 +78,47 @@ pub struct Files {
     pub journal: PathBuf,
 }
 
-impl Files {
-    /// Refuses to write over what is there.
-    pub(super) fn check(&self) -> Result<()> {
-        let there = [&self.page, &self.data, &self.journal].into_iter().find(|path| path.exists());
-        if let Some(path) = there {
-            return Err(Error::refused(format!(
-                "{} is there already: go on with --resume, name another with --out, or write over \
-                 it with --force",
-                path.display()
-            )));
+impl BenchConfig {
+    /// What is the same for models and servers.
+    pub(super) fn record(&self) -> Config {
+        Config {
+            schema: SCHEMA,
+            quick: self.quick,
+            target: None,
+            drafters: Vec::new(),
+            engine: None,
+            server: None,
+            text_len: self.text_len,
+            temperatures: self.temperatures.clone(),
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed: self.seed,
+            prompts_per_task: self.prompts_per_task,
+            prompts: Vec::new(),
+            settings: Vec::new(),
+            left_out: Vec::new(),
+            machine: self.provenance.machine.clone(),
+            build: self.provenance.build.clone(),
+            stop: self.stop.clone(),
         }
-        // Better now than after two hours.
-        let folder = self.page.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+    }
+}
+
+/// Refuses to write over what is there.
+pub(super) fn not_there(paths: &[&Path]) -> Result<()> {
+    if let Some(path) = paths.iter().find(|path| path.exists()) {
+        return Err(Error::refused(format!(
+            "{} is there already: go on with --resume, name another with --out, or write over it \
+             with --force",
+            path.display()
+        )));
+    }
+    // Better now than after two hours.
+    for folder in paths.iter().filter_map(|path| path.parent()) {
+        if !folder.as_os_str().is_empty() && !folder.is_dir() {
             return Err(Error::refused(format!("there is no folder {}", folder.display())));
         }
-        Ok(())
     }
+    Ok(())
 }

@@ -186,7 +186,7 @@ fn interval(value: f64, units: usize, level: f64, draw: impl FnMut() -> Option<f
 }
 
 /// The normal distribution's quantile above which this much lies.
-fn normal(tail: f64) -> f64 {
+pub(super) fn normal(tail: f64) -> f64 {
     Normal::standard().inverse_cdf(1.0 - tail)
 }
 

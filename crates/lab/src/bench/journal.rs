@@ -4,9 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::record::{Config, Measure};
 use crate::error::{Error, Result};
 
 /// A file that grows by a line for each text, so that nothing measured is ever lost.
@@ -20,7 +21,7 @@ impl Journal {
     ///
     /// # Errors
     /// Where it cannot be written.
-    pub(super) fn begin(path: &Path, config: &Config) -> Result<Self> {
+    pub(super) fn begin(path: &Path, config: &impl Serialize) -> Result<Self> {
         let file = File::create(path).map_err(Error::writing(path))?;
         let mut journal = Self { file };
         journal.line(&serde_json::to_string(config)?)?;
@@ -31,7 +32,10 @@ impl Journal {
     ///
     /// # Errors
     /// Where it cannot be read, or holds the measurements of something else.
-    pub(super) fn resume(path: &Path, config: &Config) -> Result<(Self, Vec<Measure>)> {
+    pub(super) fn resume<M: DeserializeOwned>(
+        path: &Path,
+        config: &impl Serialize,
+    ) -> Result<(Self, Vec<M>)> {
         let text = fs::read_to_string(path).map_err(|source| Error::File {
             doing: "continue",
             path: path.to_owned(),
@@ -71,7 +75,7 @@ impl Journal {
     ///
     /// # Errors
     /// Where it cannot be written.
-    pub(super) fn add(&mut self, measure: &Measure) -> Result<()> {
+    pub(super) fn add(&mut self, measure: &impl Serialize) -> Result<()> {
         self.line(&serde_json::to_string(measure)?)
     }
 
@@ -82,7 +86,7 @@ impl Journal {
 }
 
 /// An object as it would be read from a file: numbers as they are written.
-pub(super) fn as_read(object: &impl serde::Serialize) -> Result<Value> {
+pub(super) fn as_read(object: &impl Serialize) -> Result<Value> {
     Ok(serde_json::from_str(&serde_json::to_string(object)?)?)
 }
 
@@ -128,6 +132,7 @@ fn compare(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
 mod tests {
     use serde_json::json;
 
+    use super::super::record::Measure;
     use super::super::report::sample;
     use super::*;
 
@@ -141,10 +146,10 @@ mod tests {
         let mut journal = Journal::begin(&path, &config).unwrap();
         let measures = sample::measures(&config);
         measures.iter().for_each(|measure| journal.add(measure).unwrap());
-        let (mut again, known) = Journal::resume(&path, &config).unwrap();
+        let (mut again, known) = Journal::resume::<Measure>(&path, &config).unwrap();
         assert_eq!(known, measures);
         again.add(&measures[0]).unwrap();
-        assert_eq!(Journal::resume(&path, &config).unwrap().1.len(), measures.len() + 1);
+        assert_eq!(Journal::resume::<Measure>(&path, &config).unwrap().1.len(), measures.len() + 1);
         fs::remove_file(path).unwrap();
     }
 
@@ -155,10 +160,10 @@ mod tests {
         let measures = sample::measures(&config);
         journal.add(&measures[0]).unwrap();
         journal.file.write_all(b"{\"repeat\":0,").unwrap();
-        let (mut again, known) = Journal::resume(&path, &config).unwrap();
+        let (mut again, known) = Journal::resume::<Measure>(&path, &config).unwrap();
         assert_eq!(known, measures[..1]);
         again.add(&measures[1]).unwrap();
-        assert_eq!(Journal::resume(&path, &config).unwrap().1, measures[..2]);
+        assert_eq!(Journal::resume::<Measure>(&path, &config).unwrap().1, measures[..2]);
         fs::remove_file(path).unwrap();
     }
 
@@ -167,9 +172,9 @@ mod tests {
         let (path, mut config) = (path("other.jsonl"), sample::config());
         Journal::begin(&path, &config).unwrap();
         config.stop.repeats += 1;
-        assert!(Journal::resume(&path, &config).is_ok());
+        assert!(Journal::resume::<Measure>(&path, &config).is_ok());
         config.text_len += 1;
-        let error = Journal::resume(&path, &config).unwrap_err().to_string();
+        let error = Journal::resume::<Measure>(&path, &config).unwrap_err().to_string();
         assert!(error.contains("text_len: 64, now 65") && error.contains("--force"), "{error}");
         fs::remove_file(path).unwrap();
     }
@@ -179,7 +184,7 @@ mod tests {
         let (path, mut config) = (path("warm.jsonl"), sample::config());
         config.temperatures = vec![0.7, 0.1];
         Journal::begin(&path, &config).unwrap();
-        assert!(Journal::resume(&path, &config).is_ok());
+        assert!(Journal::resume::<Measure>(&path, &config).is_ok());
         fs::remove_file(path).unwrap();
     }
 

@@ -17,6 +17,7 @@ use forerun_decode::{
 };
 use forerun_verify::{Philox, Random, Scheme};
 
+use super::lossy::LossyWay;
 use super::plan::{Drafting, Ended, ORACLE, PREDICTION, SHARED_SUFFIX, turns};
 use super::record::{Config, LeftOut, Measure, PositionRecord, Setting};
 use super::report::Curve;
@@ -131,10 +132,16 @@ fn read(prompts: Vec<Prompt>, target: &Target, len_max: usize) -> Result<Read> {
     Ok(read)
 }
 
+/// How drafts are verified.
+enum Verification {
+    Lossless(RuleChoice),
+    Lossy(LossyWay),
+}
+
 /// A setting as the decoder wants it.
 struct Way {
     drafters: Vec<DrafterId>,
-    rule: RuleChoice,
+    verification: Verification,
     scheme: Scheme,
     width: usize,
     len: usize,
@@ -149,7 +156,16 @@ impl Way {
         let named = named.ok_or_else(|| {
             Error::refused(format!("no such drafter was loaded: {}", setting.drafters.join(", ")))
         })?;
-        let rule: RuleChoice = setting.rule.as_deref().unwrap_or("block").parse()?;
+        let name = setting.rule.as_deref().unwrap_or("block");
+        let verification = match LossyWay::of_setting(name) {
+            Some(way) => Verification::Lossy(way),
+            None => Verification::Lossless(name.parse()?),
+        };
+        let rule = match &verification {
+            Verification::Lossless(rule) => *rule,
+            // Drafts are drawn as for the rule it stands in for.
+            Verification::Lossy(_) => RuleChoice::Block,
+        };
         let scheme = rule.scheme(&Drafts {
             drafters: named.len(),
             has_model: named.iter().any(|id| drafters[id.0].kind.is_model()),
@@ -158,11 +174,14 @@ impl Way {
             paths: None,
         })?;
         let (width, len, adaptive) = (setting.paths, setting.length, setting.adaptive);
-        Ok(Self { drafters: named, rule, scheme, width, len, adaptive })
+        Ok(Self { drafters: named, verification, scheme, width, len, adaptive })
     }
 
     fn policy(&self, seed: u64) -> DraftPolicy {
-        let rule = self.rule.with_seed(seed);
+        let rule = match &self.verification {
+            Verification::Lossless(rule) => rule.with_seed(seed),
+            Verification::Lossy(way) => way.rule(),
+        };
         DraftPolicy::drafted(self.drafters.clone(), self.len, rule)
             .wide(self.width)
             .drawn(self.scheme)
@@ -188,6 +207,17 @@ struct Text<'a> {
     len: usize,
     /// Whose outputs a drafter that shares them learns from: those of one repeat at one temperature.
     tenant: Option<Tenant>,
+}
+
+/// An output as text.
+pub(super) struct Answered {
+    pub(super) text: String,
+    /// Whether it ended by itself.
+    pub(super) ended: bool,
+    /// Its tokens.
+    pub(super) tokens: u64,
+    /// Total variation they spent together, of a lossy mode that says so.
+    pub(super) spent: Option<f64>,
 }
 
 /// Decodes outputs, and keeps what passes cost current.
@@ -333,6 +363,33 @@ impl<'a> Decoding<'a> {
         })
     }
 
+    /// Has a setting answer a prompt once. All settings and temperatures have the same seed.
+    ///
+    /// # Errors
+    /// Where a pass fails.
+    pub(super) fn answer(
+        &mut self,
+        (prompt, setting, temperature): (usize, usize, usize),
+        config: &Config,
+    ) -> Result<Answered> {
+        let all = Arc::clone(&self.tokens);
+        let (tokens, len) = (&all[prompt], config.text_len);
+        let seed = config.seed.wrapping_add(prompt as u64);
+        let text = Text { prompt, tokens, temperature, setting, seed, len, tenant: None };
+        let measure = self.write(&text)?;
+        let output = self.written.as_ref().map_or(&[][..], |(_, output)| output);
+        let mut bytes = Vec::new();
+        for token in output.iter().filter(|token| !self.vocab.is_end(**token)) {
+            self.vocab.bytes(*token, &mut bytes);
+        }
+        Ok(Answered {
+            text: String::from_utf8_lossy(&bytes).into_owned(),
+            ended: output.len() < len || output.last().is_some_and(|it| self.vocab.is_end(*it)),
+            tokens: output.len() as u64,
+            spent: measure.spent,
+        })
+    }
+
     /// Whether a setting drafts what was written before.
     fn foretells(&self, setting: usize) -> bool {
         self.ways[setting].drafters.iter().any(|id| self.drafters[id.0].kind == ORACLE)
@@ -405,6 +462,7 @@ fn of_stats(stats: &Stats) -> Measure {
         draft_s: stats.times.draft.as_secs_f64(),
         target_s: stats.times.target.as_secs_f64(),
         verify_s: stats.times.verify.as_secs_f64(),
+        spent: (stats.spending.tokens > 0).then_some(stats.spending.sum),
         prompt_read: stats.prompt_prefilled,
         first_token_s: stats.prompt_time.as_secs_f64(),
         ..Measure::default()

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use forerun_decode::{DrafterKind, Drafts, RuleChoice, RuleMismatch};
 
+use super::lossy::LossyWay;
 use super::record::{LeftOut, Setting};
 use crate::prompts::Prompt;
 
@@ -143,6 +144,8 @@ pub struct Axes {
     pub teams: Vec<Vec<Drafting>>,
     /// Rules; where none is named, the best for what is drafted.
     pub rules: Vec<RuleChoice>,
+    /// Lossy ways of verifying, for drafters that propose alone, on one path.
+    pub lossy: Vec<LossyWay>,
     /// Paths of a draft model.
     pub widths: Vec<usize>,
     /// Tokens of a path.
@@ -158,6 +161,18 @@ pub struct Product {
     pub settings: Vec<Setting>,
     /// What no rule can judge.
     pub left_out: Vec<LeftOut>,
+}
+
+impl Product {
+    /// Plain decoding and what is lossy.
+    #[must_use]
+    pub fn without_lossless(mut self) -> Self {
+        let is_lossless = |it: &Setting| {
+            it.rule.as_deref().is_some_and(|rule| LossyWay::of_setting(rule).is_none())
+        };
+        self.settings.retain(|it| !is_lossless(it));
+        self
+    }
 }
 
 impl Axes {
@@ -181,7 +196,7 @@ impl Axes {
                 for width in &wide {
                     match drafts(*width) {
                         Ok(_) => {
-                            self.add(&mut product, team, rule, *width);
+                            self.add(&mut product, team, rule.name(), *width);
                             judged += 1;
                         }
                         Err(mismatch) => {
@@ -195,7 +210,16 @@ impl Axes {
                     }
                 }
                 if judged == 0 && !wide.contains(&1) && drafts(1).is_ok() {
-                    self.add(&mut product, team, rule, 1);
+                    self.add(&mut product, team, rule.name(), 1);
+                }
+            }
+            for way in &self.lossy {
+                if team.len() == 1 {
+                    self.add(&mut product, team, &way.setting(), 1);
+                } else {
+                    let what = format!("{}, {}", joined(team), way.setting());
+                    let reason = "lossy modes judge one path".to_owned();
+                    product.left_out.push(LeftOut { what, reason });
                 }
             }
         }
@@ -219,14 +243,14 @@ impl Axes {
         widths.iter().map(|width| (best(*width), vec![*width])).collect()
     }
 
-    fn add(&self, product: &mut Product, team: &[Drafting], rule: RuleChoice, width: usize) {
+    fn add(&self, product: &mut Product, team: &[Drafting], rule: &str, width: usize) {
         for len in &self.lens {
             for adaptive in &self.adaptive {
                 let adapted = if *adaptive { ", adaptive" } else { "" };
                 product.settings.push(Setting {
-                    name: format!("{}, {}, {width}x{len}{adapted}", joined(team), rule.name()),
+                    name: format!("{}, {}, {width}x{len}{adapted}", joined(team), rule),
                     drafters: team.iter().map(|drafter| drafter.name.clone()).collect(),
-                    rule: Some(rule.name().to_owned()),
+                    rule: Some(rule.to_owned()),
                     paths: width,
                     length: *len,
                     adaptive: *adaptive,
@@ -276,6 +300,8 @@ pub enum Ended {
     Precise,
     /// As many repeats as were wanted.
     Repeats,
+    /// All problems of a task are solved.
+    Problems,
     /// The time is up.
     Time,
     /// Ctrl-C.
@@ -288,6 +314,7 @@ impl Ended {
         match self {
             Self::Precise => "precision",
             Self::Repeats => "repeats",
+            Self::Problems => "problems",
             Self::Time => "time-limit",
             Self::Interrupted => "interrupted",
         }
@@ -352,6 +379,7 @@ mod tests {
                 vec![drafting("ngram", DrafterKind::Ngram)],
             ],
             rules: rules.map(|rule| rule.parse().unwrap()).collect(),
+            lossy: Vec::new(),
             widths: widths.to_vec(),
             lens: vec![4],
             adaptive: vec![false],
@@ -389,6 +417,24 @@ mod tests {
         assert_eq!(names(&product), expected);
         let left: Vec<&str> = product.left_out.iter().map(|it| it.what.as_str()).collect();
         assert_eq!(left, ["small, token, 2 paths", "ngram, gbv, 1 path"]);
+    }
+
+    #[test]
+    fn lossy_ways_come_last_and_judge_one_path_of_one_drafter() {
+        let lossy = ["account:0.02", "typical"].map(|way| way.parse().unwrap()).to_vec();
+        let alone = axes("block", &[2]);
+        let both = vec![alone.teams[0][0].clone(), drafting("n", DrafterKind::Ngram)];
+        let teams = vec![alone.teams[0].clone(), both];
+        let product = Axes { lossy, teams, ..alone }.product().unwrap();
+        let lossy = product.settings.iter().filter(|it| it.name.contains("lossy"));
+        let rules: Vec<_> = lossy.map(|it| (it.rule.clone().unwrap(), it.paths)).collect();
+        let expected = [("lossy account:0.02".to_owned(), 1), ("lossy typical".to_owned(), 1)];
+        assert!(rules.starts_with(&expected), "{rules:?}");
+        let without = product.clone().without_lossless();
+        assert_eq!(without.settings.len(), 1 + rules.len());
+        assert_eq!(without.settings[0].name, PLAIN);
+        let several = |it: &&LeftOut| it.what.contains(" & ") && it.what.contains("lossy");
+        assert!(product.left_out.iter().filter(several).count() > 0, "{:?}", product.left_out);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Build, EngineRecord, Machine, ModelFile};
+use crate::machine::{self, Build, EngineRecord, Machine, ModelFile};
+use crate::prompts::Prompt;
 
 /// Raised whenever a field changes its name or meaning.
 pub(crate) const SCHEMA: u32 = 1;
@@ -77,6 +78,18 @@ pub(crate) struct PromptRecord {
     pub(crate) task: String,
     /// Of its text.
     pub(crate) sha256: String,
+}
+
+impl PromptRecord {
+    /// Of each prompt.
+    pub(crate) fn all(prompts: &[Prompt]) -> Vec<Self> {
+        let record = |prompt: &Prompt| Self {
+            id: prompt.id.clone(),
+            task: prompt.task.clone(),
+            sha256: machine::sha256(prompt.text().as_bytes()),
+        };
+        prompts.iter().map(record).collect()
+    }
 }
 
 /// A way of decoding.
@@ -184,6 +197,9 @@ pub(crate) struct Measure {
     pub(crate) target_s: f64,
     /// Of `seconds`, shaping rows and judging.
     pub(crate) verify_s: f64,
+    /// Total variation that its tokens spent together, of a lossy mode that says so.
+    #[serde(default)]
+    pub(crate) spent: Option<f64>,
     /// Tokens of the prompt.
     pub(crate) prompt_tokens: u64,
     /// Those that were not cached.

@@ -38,7 +38,14 @@ fn local(folder: &Folder) -> LocalConfig {
     let teams = teams(&["draft".to_owned()], &["ngram".parse().unwrap()]).unwrap();
     let rules = vec![RuleChoice::Block, RuleChoice::Pooled];
     let drafters = drafters(&teams);
-    let axes = Axes { teams, rules, widths: vec![1, 2], lens: vec![3], adaptive: vec![false] };
+    let axes = Axes {
+        teams,
+        rules,
+        lossy: vec![],
+        widths: vec![1, 2],
+        lens: vec![3],
+        adaptive: vec![false],
+    };
     LocalConfig {
         target: folder.file("target.gguf", "a target"),
         files: vec![folder.file("draft.gguf", "a draft")],
@@ -106,8 +113,14 @@ fn edits_are_drafted_from_the_prompt_or_from_what_is_predicted() {
     let named = ["edit", "prediction", "oracle"].map(|name| name.parse().unwrap());
     let teams = teams(&[], &named).unwrap();
     let drafters = drafters(&teams);
-    let axes =
-        Axes { teams, rules: vec![], widths: vec![1], lens: vec![8], adaptive: vec![false, true] };
+    let axes = Axes {
+        teams,
+        rules: vec![],
+        lossy: vec![],
+        widths: vec![1],
+        lens: vec![8],
+        adaptive: vec![false, true],
+    };
     let (files, product) = (Vec::new(), axes.product().unwrap());
     let local = LocalConfig { files, drafters, product, ..local(&folder) };
     let (ended, report) = measured(&config, &local, &heard);
@@ -144,7 +157,14 @@ fn earlier_outputs_are_drafted_from_where_they_are_shared() {
     };
     let teams = teams(&[], &["suffix", "suffix-shared"].map(|name| name.parse().unwrap())).unwrap();
     let drafters = drafters(&teams);
-    let axes = Axes { teams, rules: vec![], widths: vec![1], lens: vec![8], adaptive: vec![false] };
+    let axes = Axes {
+        teams,
+        rules: vec![],
+        lossy: vec![],
+        widths: vec![1],
+        lens: vec![8],
+        adaptive: vec![false],
+    };
     let (files, product) = (Vec::new(), axes.product().unwrap());
     let local = LocalConfig { files, drafters, product, ..local(&folder) };
     let (_, report) = measured(&config, &local, &Heard::default());

@@ -1,15 +1,21 @@
 //! Decoders that are wrong on purpose, in ways that engines have been wrong: to see the certificate
 //! fail.
 
+mod lossy;
+
 use std::sync::Arc;
 
 use forerun_decode::{
     Decoder, DraftFailure, DraftRequest, Drafter, DrafterKind, Draw, Engine, EngineError, Keep,
-    NgramDrafter, Output, Rows, Sampling, Shown, Slot, Step, Token,
+    LossyMode, NgramDrafter, Output, Rows, Sampling, Shown, Slot, Step, Token,
 };
+use forerun_verify::check::LossyPublishedRule;
 use forerun_verify::{
-    Block, BlockRule, Chance, Dist, Draft, Node, Refusal, Rule, Scheme, Verdict, Weights,
+    Block, BlockRule, Chance, Dist, Draft, LossyBlockRule, Node, Refusal, Rule, Scheme, Verdict,
+    Weights,
 };
+
+use lossy::LossyBroken;
 
 /// How often a rejected token is accepted all the same.
 const LEAK: f64 = 0.01;
@@ -34,11 +40,23 @@ pub enum Fault {
     Typical,
     /// Accept tokens among the target's three likeliest that are close to the likeliest.
     TopThree,
+    /// Accept more than a lossless rule may, and draw the rest as the paper does (lenience).
+    Lenience,
+    /// Accept tokens near the likeliest, and say the likeliest otherwise (SpecDec).
+    SpecDec,
+    /// Accept tokens above a threshold (SGLang).
+    Thresholds,
+    /// Accept what a gate lets pass, without asking the target (SPRINTER).
+    Sprinter,
+    /// Spend twice of what a lossy mode promises.
+    SpendTwice,
+    /// Never pay: the account of a lossy mode is full again after every round.
+    UnpaidAccount,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 13] = [
         Self::TokenResidual,
         Self::DraftTemperature,
         Self::Penalties,
@@ -46,6 +64,12 @@ impl Fault {
         Self::Leak,
         Self::Typical,
         Self::TopThree,
+        Self::Lenience,
+        Self::SpecDec,
+        Self::Thresholds,
+        Self::Sprinter,
+        Self::SpendTwice,
+        Self::UnpaidAccount,
     ];
 
     /// Its name on a command line.
@@ -58,6 +82,12 @@ impl Fault {
             Self::Leak => "leak",
             Self::Typical => "typical",
             Self::TopThree => "top-three",
+            Self::Lenience => "lenience",
+            Self::SpecDec => "specdec",
+            Self::Thresholds => "sglang",
+            Self::Sprinter => "sprinter",
+            Self::SpendTwice => "spend-twice",
+            Self::UnpaidAccount => "unpaid-account",
         }
     }
 
@@ -80,6 +110,16 @@ impl Fault {
             Self::TopThree => {
                 "Accept tokens among the target's three likeliest that are close to the likeliest"
             }
+            Self::Lenience => "Accept twice as readily as a lossless rule (lenience 0.5)",
+            Self::SpecDec => {
+                "Accept tokens near the likeliest, and take the likeliest otherwise (SpecDec)"
+            }
+            Self::Thresholds => "Accept tokens above a threshold (SGLang's, at 0.5)",
+            Self::Sprinter => "Accept likely drafts without asking the target (SPRINTER)",
+            Self::SpendTwice => "With --lossy: spend twice of what is promised",
+            Self::UnpaidAccount => {
+                "With --lossy account: never pay, so that the account is full after every round"
+            }
         }
     }
 
@@ -93,6 +133,12 @@ impl Fault {
             Self::Leak => "1 % chance to accept what should be rejected",
             Self::Typical => "tolerant rule: typical acceptance",
             Self::TopThree => "tolerant rule: among the target's best three",
+            Self::Lenience => "published rule: lenience",
+            Self::SpecDec => "published rule: SpecDec's tolerance",
+            Self::Thresholds => "published rule: SGLang's thresholds",
+            Self::Sprinter => "published rule: SPRINTER",
+            Self::SpendTwice => "spends twice of what it promises",
+            Self::UnpaidAccount => "an account that is never debited",
         }
     }
 
@@ -101,10 +147,33 @@ impl Fault {
         Some(match self {
             Self::TokenResidual => Arc::new(TokenResidual),
             Self::Leak => Arc::new(Leak),
-            Self::Typical => Arc::new(Tolerant(typical)),
-            Self::TopThree => Arc::new(Tolerant(top_three)),
+            Self::TopThree => Arc::new(TopThree),
+            Self::Typical | Self::Lenience | Self::SpecDec | Self::Thresholds | Self::Sprinter => {
+                Arc::new(LossyPublishedRule::by_name(self.name())?)
+            }
             Self::DraftTemperature | Self::Penalties | Self::Argmax => return None,
+            Self::SpendTwice | Self::UnpaidAccount => return None,
         })
+    }
+
+    /// Whether only a lossy mode can be broken so.
+    pub fn is_of_lossy(self) -> bool {
+        matches!(self, Self::SpendTwice | Self::UnpaidAccount)
+    }
+
+    /// The rule it puts in place of that of a lossy mode.
+    pub(super) fn lossy_rule(self, mode: LossyMode) -> Option<Arc<dyn Rule>> {
+        let (LossyMode::Budget(stated) | LossyMode::Account(stated)) = mode else { return None };
+        let (times, pays) = match self {
+            Self::SpendTwice => (2.0, true),
+            Self::UnpaidAccount => (1.0, false),
+            _ => return None,
+        };
+        let spent = LossyMode::named(mode.name(), (times * stated.per_token()).min(1.0), None);
+        let (LossyMode::Budget(budget) | LossyMode::Account(budget)) = spent.ok()? else {
+            return None;
+        };
+        Some(Arc::new(LossyBroken { inner: LossyBlockRule { budget }, stated, pays }))
     }
 
     /// Breaks the first drafter, where that is what is broken.
@@ -231,13 +300,13 @@ impl Rule for Leak {
     }
 }
 
-/// Accepts what passes a test of the target's row, then draws from the target.
+/// Accepts what is among the target's best three, then draws from the target.
 #[derive(Debug)]
-struct Tolerant(fn(&Dist, Token) -> bool);
+struct TopThree;
 
-impl Rule for Tolerant {
+impl Rule for TopThree {
     fn name(&self) -> &'static str {
-        "tolerant"
+        "top-three"
     }
 
     fn admits(&self, draft: &Draft) -> Result<(), Refusal> {
@@ -247,20 +316,13 @@ impl Rule for Tolerant {
     fn decide(&self, block: &Block<'_>, chance: &mut dyn Chance) -> Verdict {
         let (mut node, mut accepted) = (Node::ROOT, 0);
         for (parent, token, child) in path(block.draft()) {
-            if !self.0(block.target(parent), token) {
+            if !top_three(block.target(parent), token) {
                 break;
             }
             (node, accepted) = (child, accepted + 1);
         }
         Verdict { node, accepted, next: block.target(node).draw(chance) }
     }
-}
-
-/// Medusa's test, with its thresholds.
-fn typical(target: &Dist, token: Token) -> bool {
-    let entropy: f64 =
-        target.support().filter(|(_, prob)| *prob > 0.0).map(|(_, prob)| -prob * prob.ln()).sum();
-    target.prob(token) > (0.3 * (-entropy).exp()).min(0.09)
 }
 
 /// Among the best three, and at most e times less likely than the best.
@@ -325,11 +387,13 @@ impl Drafter for Skewed {
                 draw: Draw::Chance(&mut chance),
                 tree,
                 fixed_paths: std::mem::take(&mut request.fixed_paths),
+                gate: request.gate.take(),
                 failure: None,
             };
             self.inner.draft(std::slice::from_mut(&mut own))?;
             (request.tree, request.fixed_paths, request.failure) =
                 (own.tree, own.fixed_paths, own.failure);
+            request.gate = own.gate;
         }
         Ok(())
     }

@@ -3,13 +3,14 @@
 
 use std::fmt::Write as _;
 
-use forerun_decode::Drift;
+use forerun_decode::{Drift, LossyMode};
 use maud::html;
 use serde_json::{Value, json};
 
 use super::decoder::DecoderFinding;
 use super::rule::RuleProof;
 use super::server::ServerFinding;
+use super::spend::SpendFinding;
 use super::verdict::{Ended, Verdict};
 use crate::html;
 use crate::span::Span;
@@ -39,6 +40,9 @@ pub(crate) struct Certificate {
     pub(crate) rule: Option<RuleProof>,
     /// (b) the decoder.
     pub(crate) decoder: Option<DecoderFinding>,
+    /// The lossy mode, if it is one, and what it spent.
+    pub(crate) lossy: Option<LossyMode>,
+    pub(crate) spend: Option<SpendFinding>,
     /// (c) the engine, by tokens in a block.
     pub(crate) drift: Vec<(usize, Drift)>,
     /// (d) a server.
@@ -59,9 +63,10 @@ impl Certificate {
     pub(crate) fn verdict(&self) -> Verdict {
         let rule = self.rule.as_ref().map(rule_verdict);
         let decoder = self.decoder.as_ref().map(|decoder| decoder.verdict);
+        let spend = self.spend.as_ref().map(|spend| spend.verdict);
         let server = self.server.as_ref().map(|server| server.verdict);
         let cut = self.cut.map(|_| Verdict::Inconclusive);
-        let all = [rule, decoder, server, cut];
+        let all = [rule, decoder, spend, server, cut];
         if all.contains(&Some(Verdict::Failed)) {
             Verdict::Failed
         } else if all.contains(&Some(Verdict::Inconclusive)) {
@@ -73,22 +78,38 @@ impl Certificate {
 
     /// The verdict in a few words.
     fn says(&self) -> String {
-        match (self.verdict(), &self.broken) {
-            (Verdict::Passed, _) => "PASSED: nothing that was tested is wrong.".to_owned(),
-            (Verdict::Failed, None) => {
-                "FAILED: the output does not follow the target's law.".to_owned()
+        let verdict = self.verdict();
+        let word = verdict.word(self.lossy.is_some());
+        let said = match (verdict, &self.broken, self.lossy) {
+            (Verdict::Passed, _, None) => "nothing that was tested is wrong.".to_owned(),
+            (Verdict::Passed, _, Some(mode)) => self.within(mode),
+            (Verdict::Failed, Some(broken), _) => {
+                return format!("{word}, as it should: broken on purpose ({broken}).");
             }
-            (Verdict::Failed, Some(broken)) => {
-                format!("FAILED, as it should: broken on purpose ({broken}).")
+            (Verdict::Failed, None, None) => {
+                "the output does not follow the target's law.".to_owned()
             }
-            (Verdict::Inconclusive, Some(broken)) => format!(
-                "INCONCLUSIVE: broken on purpose ({broken}), and not found out by what was tested. \
-                 Raise --time-limit."
+            (Verdict::Failed, None, Some(mode)) => {
+                format!("the output strays further than {mode} allows ({}).", mode.about())
+            }
+            (Verdict::Inconclusive, Some(broken), _) => format!(
+                "broken on purpose ({broken}), and not found out by what was tested. Raise \
+                 --time-limit."
             ),
-            (Verdict::Inconclusive, None) => {
-                format!("INCONCLUSIVE: nothing wrong was found, but {}", self.missing())
+            (Verdict::Inconclusive, None, _) => {
+                format!("nothing wrong was found, but {}", self.missing())
             }
-        }
+        };
+        format!("{word}: {said}")
+    }
+
+    /// How far a promise that was kept is shown to be.
+    fn within(&self, mode: LossyMode) -> String {
+        let found = self.spend.as_ref().and_then(|spend| spend.smallest_found);
+        let found = found.map_or(String::new(), |found| {
+            format!(" Spending {found:.4} per token would have been found.")
+        });
+        format!("{}, as far as was tested.{found}", mode.about())
     }
 
     /// Why nothing can be concluded, and what to do.
@@ -119,6 +140,18 @@ impl Certificate {
                  {found}. Raise {more}, or ask for less with --power."
             )
         };
+        if let Some(spend) = &self.spend {
+            let why = match spend.ended {
+                Ended::Interrupted => "Ctrl-C ended the test".to_owned(),
+                _ => format!("the time limit of {limit} ended the test"),
+            };
+            let found = spend.smallest_found.map_or("none".to_owned(), |it| format!("{it:.4}"));
+            return format!(
+                "{why} before it could have found a spend of {:.4} per token; it could have found \
+                 {found}. Raise --time-limit, or ask for less with --power.",
+                spend.promised + self.power
+            );
+        }
         match (&self.server, &self.decoder) {
             (Some(server), _) if !server.tested => {
                 "the server drafted nothing, so nothing was tested. Turn its speculation on, or give \
@@ -145,7 +178,8 @@ impl Certificate {
         };
         json!({
             "schema": SCHEMA,
-            "verdict": self.verdict(),
+            "verdict": self.verdict().word(self.lossy.is_some()).to_lowercase().replace(' ', "_"),
+            "lossless": self.lossy.is_none(),
             "broken_on_purpose": self.broken,
             "false_alarm": self.false_alarm,
             "power": self.power,
@@ -154,6 +188,7 @@ impl Certificate {
             "settings": self.settings,
             "rule": self.rule,
             "decoder": self.decoder,
+            "lossy": self.spend,
             "engine": self.drift.iter().map(drift).collect::<Vec<_>>(),
             "server": self.server,
         })
@@ -203,22 +238,35 @@ impl Certificate {
         let body = html! {
             p class={ "verdict " (self.verdict().class()) } { (self.says()) }
             p {
-                "Speculative decoding may only change how fast a text comes, never what it says. This \
-                 page states what was tested of that, what the tests would have found, and what they \
-                 did find. False-alarm rate: "
+                @if self.lossy.is_some() {
+                    "A lossy mode trades exactness for speed and promises a bound: the output is not \
+                     distributed as the target's own. "
+                } @else {
+                    "Speculative decoding may only change how fast a text comes, never what it says. "
+                }
+                "This page states what was tested of that, what the tests would have found, and what \
+                 they did find. False-alarm rate: "
                 (self.false_alarm) " (a right decoder fails that often)."
             }
             @for it in self.parts() { (part(&it)) }
             (fields("Settings", &self.settings))
             (fields("Made with", &self.about))
         };
-        html::page("Certificate: is the output the target's own?", "", &body)
+        html::page(self.title(), "", &body)
+    }
+
+    fn title(&self) -> &'static str {
+        match self.lossy {
+            Some(_) => "Certificate: does a lossy mode keep its promise?",
+            None => "Certificate: is the output the target's own?",
+        }
     }
 
     fn parts(&self) -> Vec<Part> {
         let mut parts = Vec::new();
         parts.extend(self.rule.as_ref().map(rule_part));
         parts.extend(self.decoder.as_ref().map(|it| decoder_part(it, self.false_alarm)));
+        parts.extend(self.spend.as_ref().map(|it| spend_part(it, self.false_alarm)));
         if !self.drift.is_empty() {
             parts.push(engine_part(&self.drift));
         }
@@ -228,7 +276,7 @@ impl Certificate {
 }
 
 fn rule_verdict(proof: &RuleProof) -> Verdict {
-    match (proof.lossless, proof.complete) {
+    match (proof.within.unwrap_or(proof.lossless), proof.complete) {
         (false, _) => Verdict::Failed,
         (true, true) => Verdict::Passed,
         (true, false) => Verdict::Inconclusive,
@@ -236,26 +284,34 @@ fn rule_verdict(proof: &RuleProof) -> Verdict {
 }
 
 fn rule_part(proof: &RuleProof) -> Part {
+    let (does, does_not) = match proof.within {
+        Some(_) => ("keeps its promise", "does NOT keep its promise"),
+        None => ("is lossless", "is NOT lossless"),
+    };
     let verdict = match rule_verdict(proof) {
-        Verdict::Passed => format!("{} is lossless on every model tried", proof.rule),
-        Verdict::Failed => format!("{} is NOT lossless", proof.rule),
+        Verdict::Passed => format!("{} {does} on every model tried", proof.rule),
+        Verdict::Failed => format!("{} {does_not}", proof.rule),
         Verdict::Inconclusive => {
-            format!("{} is lossless on the models there was time for", proof.rule)
+            format!("{} {does} on the models there was time for", proof.rule)
         }
     };
+    let mut facts = vec![
+        ("drafts", proof.drafts.clone()),
+        ("models", proof.models.to_string()),
+        ("drafts gone through", proof.drafts_seen.to_string()),
+    ];
+    facts.push(match proof.worst_spend {
+        Some(worst) => ("largest total variation at a token", format!("{worst:.4}")),
+        None => ("largest error of a probability", format!("{:.1e}", proof.worst_error)),
+    });
     Part {
         title: "The rule, by enumeration",
         class: rule_verdict(proof),
         verdict,
         about: "Every draft and every verdict on small models, with their exact probabilities: nothing is sampled. An error \
-                above rounding would be a proof that the rule changes the output."
+                above rounding would be a proof that the rule changes the output more than it says."
             .to_owned(),
-        facts: vec![
-            ("drafts", proof.drafts.clone()),
-            ("models", proof.models.to_string()),
-            ("drafts gone through", proof.drafts_seen.to_string()),
-            ("largest error of a probability", format!("{:.1e}", proof.worst_error)),
-        ],
+        facts,
     }
 }
 
@@ -267,6 +323,10 @@ fn decoder_part(found: &DecoderFinding, false_alarm: f64) -> Part {
         ("the same of plain outputs (control)", evidence(found.control_evidence, false_alarm)),
         ("smallest share of tokens found", share(found.smallest_share)),
     ];
+    if found.verdict == Verdict::Failed {
+        let strayed = format!("{:.3} ± {:.3} per token, or more", found.spent, found.spent_margin);
+        facts.push(("total variation from the target", strayed));
+    }
     if found.made_twice > 0 {
         let same = found.made_twice - found.made_differently;
         facts
@@ -293,6 +353,38 @@ fn decoder_part(found: &DecoderFinding, false_alarm: f64) -> Part {
                 smallest difference that of something half of all outputs show."
             .to_owned(),
         facts,
+    }
+}
+
+fn spend_part(found: &SpendFinding, false_alarm: f64) -> Part {
+    let spend = |spend: Option<f64>| {
+        spend.map_or("none: too little was seen".to_owned(), |it| format!("{it:.4} per token"))
+    };
+    Part {
+        title: "What a lossy mode spent, on this model",
+        class: found.verdict,
+        verdict: match found.verdict {
+            Verdict::Passed => format!("within {}, as far as was tested", found.mode),
+            Verdict::Failed => format!("more than {} allows", found.mode),
+            Verdict::Inconclusive => {
+                "nothing wrong was found, but too little was tested".to_owned()
+            }
+        },
+        about: "Spend is the total variation between the distribution a token is drawn from and the target's. How much oftener \
+                than the target would the decoder says tokens that the drafter likes more, is at most the spend; for this rule \
+                it is the spend, on average. A test bets that it is more than promised, and may be looked at after every token. \
+                Evidence is how many times likelier the data are if too much was spent, as a power of ten."
+            .to_owned(),
+        facts: vec![
+            ("outputs, tokens", format!("{}, {}", found.texts, found.tokens)),
+            ("tokens drafted, accepted", format!("{}, {}", found.drafted, found.accepted)),
+            ("promised", format!("{} per token", found.promised)),
+            ("spent, by outputs and rows", format!("{:.4} ± {:.4} per token", found.estimated, found.margin)),
+            ("spent, as the mode says", format!("{:.4} per token", found.said)),
+            ("evidence that it is more", evidence(found.evidence, false_alarm)),
+            ("smallest spend found", spend(found.smallest_found)),
+            ("took", format!("{:.0} s; ended by {}", found.seconds, ended(found.ended))),
+        ],
     }
 }
 

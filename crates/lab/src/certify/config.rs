@@ -2,9 +2,10 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use forerun_decode::{DrafterKind, RuleChoice};
-use forerun_verify::Scheme;
+use forerun_decode::{DrafterKind, LossyMode, RuleChoice};
+use forerun_verify::{Rule, Scheme};
 use serde_json::{Map, Value, json};
 
 use super::broken::Fault;
@@ -23,6 +24,8 @@ pub struct CertifyConfig {
     pub sampling: SamplingConfig,
     /// When to stop, and what counts as proof.
     pub limits: Limits,
+    /// Whether it is for a first impression.
+    pub quick: bool,
     /// Where the certificate goes as a page.
     pub out: PathBuf,
     /// Where it goes as JSON.
@@ -50,10 +53,23 @@ pub struct ModelSubject {
     pub may_stop: bool,
     /// How drafts are judged.
     pub rule: RuleChoice,
+    /// How drafts are verified instead, with loss.
+    pub lossy: Option<LossyMode>,
     /// Outputs made at once.
     pub slots: NonZeroU32,
     /// What is broken on purpose.
     pub broken: Option<Fault>,
+}
+
+impl ModelSubject {
+    /// The rule that drafts are verified by, broken where that is wanted.
+    pub(super) fn verification(&self) -> Arc<dyn Rule> {
+        match (self.lossy, self.broken) {
+            (Some(mode), Some(fault)) => fault.lossy_rule(mode).unwrap_or_else(|| mode.rule()),
+            (Some(mode), None) => mode.rule(),
+            (None, fault) => fault.and_then(Fault::rule).unwrap_or_else(|| self.rule.with_seed(0)),
+        }
+    }
 }
 
 /// Somebody's server.

@@ -6,6 +6,7 @@ use forerun_decode::{DraftPolicy, Sampling};
 use serde::Serialize;
 
 use super::law::LawTest;
+use super::loss::LossTest;
 use super::pairs::{PairTest, Sample, smallest_difference};
 use super::verdict::{DIFFERENCE, Ended, Limits, Verdict};
 use super::writer::{Scorer, Tally, Text, Way, Writer};
@@ -31,6 +32,10 @@ pub(crate) struct DecoderFinding {
     pub(crate) control_evidence: f64,
     /// The smallest share of tokens from the drafter's law that would have been found.
     pub(crate) smallest_share: Option<f64>,
+    /// How far from the target a token's distribution is, as far as the drafter tells: total variation,
+    /// at least; and by how much that may be wrong.
+    pub(crate) spent: f64,
+    pub(crate) spent_margin: f64,
     /// Outputs of either kind compared as samples, the evidence that they are of two laws, and the
     /// smallest difference that would have been found.
     pub(crate) pairs: u64,
@@ -61,9 +66,9 @@ pub(super) struct DecoderTest<'a> {
     pub(super) cancellation: &'a Cancellation,
 }
 
-#[derive(Default)]
 struct Running {
     law: LawTest,
+    loss: LossTest,
     control: LawTest,
     pairs: PairTest,
     tally: Tally,
@@ -83,7 +88,15 @@ impl Running {
 impl DecoderTest<'_> {
     pub(super) fn run(mut self, observer: &dyn Observer) -> Result<DecoderFinding> {
         let started = Instant::now();
-        let mut running = Running::default();
+        let mut running = Running {
+            law: LawTest::default(),
+            loss: LossTest::new(0.0),
+            control: LawTest::default(),
+            pairs: PairTest::default(),
+            tally: Tally::default(),
+            texts: 0,
+            twice: (0, 0),
+        };
         let Limits { power, limit, .. } = self.limits;
         observer.show(0.0, "the first outputs");
         let ended = loop {
@@ -144,7 +157,11 @@ impl DecoderTest<'_> {
         };
         let texts = self.writer.texts(&drafted, false, &mut running.tally)?;
         for text in &texts {
-            self.scorer.show(text, &mut running.law)?;
+            let (law, loss) = (&mut running.law, &mut running.loss);
+            self.scorer.show(text, |at, token| {
+                law.see(at, token);
+                loss.see(at.law, at.drafter, token);
+            })?;
             running.texts += 1;
         }
         let plain_policy = DraftPolicy::plain();
@@ -165,17 +182,17 @@ impl DecoderTest<'_> {
                 running.pairs.see(&one, &other);
             }
         }
-        others.iter().try_for_each(|text| self.scorer.show(text, &mut running.control))
+        let control = &mut running.control;
+        others
+            .iter()
+            .try_for_each(|text| self.scorer.show(text, |at, token| control.see(at, token)))
     }
 
     fn finding(&self, running: &Running, ended: Ended, time: Duration) -> DecoderFinding {
         let tens = |evidence: f64| evidence / std::f64::consts::LN_10;
         let Limits { false_alarm, .. } = self.limits;
-        let verdict = match ended {
-            Ended::Proof => Verdict::Failed,
-            Ended::Power => Verdict::Passed,
-            Ended::Pairs | Ended::Time | Ended::Interrupted => Verdict::Inconclusive,
-        };
+        let verdict = ended.verdict();
+        let (spent, spent_margin) = running.loss.estimate();
         DecoderFinding {
             texts: running.texts,
             tokens: running.law.tokens(),
@@ -184,6 +201,8 @@ impl DecoderTest<'_> {
             law_evidence: tens(running.law.evidence()),
             control_evidence: tens(running.control.evidence()),
             smallest_share: running.law.smallest_share(false_alarm),
+            spent,
+            spent_margin,
             pairs: running.pairs.pairs(),
             pair_evidence: tens(running.pairs.evidence()),
             smallest_difference: smallest_difference(running.pairs.pairs(), false_alarm),

@@ -85,7 +85,7 @@ impl Engines<'_> {
         let names: Vec<&str> = subject.drafters.iter().map(|kind| kind.name()).collect();
         json!({
             "prompts": self.prompts.len(),
-            "rule": subject.rule.name(),
+            "rule": subject.lossy.map_or_else(|| subject.rule.name().to_owned(), |it| format!("lossy {it}")),
             "drafters": names.join(", "),
             "draft_length": subject.len.get(),
             "paths": subject.width.get(),

@@ -55,8 +55,8 @@ impl Default for LawTest {
 }
 
 impl LawTest {
-    /// Bets on a token, then sees it. Gives how much likelier the target held it than the drafter.
-    pub(super) fn see(&mut self, position: &Position<'_>, token: Token) -> f64 {
+    /// Bets on a token, then sees it.
+    pub(super) fn see(&mut self, position: &Position<'_>, token: Token) {
         let sums = Sums::of(position);
         for (law, money) in self.money.iter_mut().enumerate() {
             let ratio = sums.ratio(position, law, token);
@@ -68,10 +68,6 @@ impl LawTest {
             self.power.add(position);
         }
         self.tokens += 1;
-        match position.drafter {
-            Some(drafter) => position.law.prob(token) / drafter.prob(token),
-            None => 1.0,
-        }
     }
 
     /// Tokens seen.

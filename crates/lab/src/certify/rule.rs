@@ -2,7 +2,7 @@
 //! their exact probabilities.
 
 use forerun_verify::check::{Drafting, Finding, Kind, Model, Shape, drafting, examine};
-use forerun_verify::{Refusal, Rule, Scheme};
+use forerun_verify::{Promise, Refusal, Rule, Scheme};
 use serde::Serialize;
 
 /// Vocabularies and lengths of the models; together with the paths they decide how many drafts
@@ -30,6 +30,9 @@ pub(crate) struct RuleProof {
     pub(crate) worst_error: f64,
     /// Whether that is no more than rounding.
     pub(crate) lossless: bool,
+    /// Of a lossy rule: the largest total variation at a token, and whether its budget was kept.
+    pub(crate) worst_spend: Option<f64>,
+    pub(crate) within: Option<bool>,
     /// Whether all models were gone through.
     pub(crate) complete: bool,
 }
@@ -84,6 +87,8 @@ impl InUse {
             drafts_seen: 0,
             worst_error: 0.0,
             lossless: true,
+            worst_spend: None,
+            within: None,
             complete: false,
         };
         let all = (SHAPES.len() * Kind::ALL.len()) as f64 * SEEDS as f64;
@@ -94,7 +99,7 @@ impl InUse {
                         return Ok(Some(proof));
                     }
                     let model = Model::random(kind, Shape { vocab_len, len }, seed);
-                    proof.add(&examine(&model, &*drafting, rule)?);
+                    proof.add(&model, &examine(&model, &*drafting, rule)?, &rule.promise());
                 }
             }
         }
@@ -104,7 +109,12 @@ impl InUse {
 }
 
 impl RuleProof {
-    fn add(&mut self, finding: &Finding) {
+    fn add(&mut self, model: &Model, finding: &Finding, promise: &Promise) {
+        if let Promise::Budget(budget) = promise {
+            let spending = finding.spending(model);
+            self.worst_spend = Some(self.worst_spend.unwrap_or(0.0).max(spending.worst));
+            self.within = Some(self.within.unwrap_or(true) && spending.keeps(budget));
+        }
         self.models += 1;
         self.drafts_seen += finding.drafts;
         self.worst_error = self.worst_error.max(finding.worst_error);
@@ -114,7 +124,7 @@ impl RuleProof {
 
 #[cfg(test)]
 mod tests {
-    use forerun_decode::RuleChoice;
+    use forerun_decode::{LossyMode, RuleChoice};
 
     use super::*;
     use crate::certify::broken::Fault;
@@ -136,6 +146,20 @@ mod tests {
             let proof = in_use.prove(&*choice.with_seed(1), |_| true).unwrap();
             assert_eq!(proof.is_none(), choice == RuleChoice::Coupled);
             assert!(proof.is_none_or(|proof| proof.lossless && proof.models > 100), "{choice:?}");
+        }
+    }
+
+    #[test]
+    fn a_lossy_rule_is_proved_to_keep_its_promise_and_a_broken_one_is_not() {
+        let in_use = in_use(Scheme::Independent, 1);
+        for mode in ["budget:0.05", "account:0.05"] {
+            let mode: LossyMode = mode.parse().unwrap();
+            let proof = in_use.prove(&*mode.rule(), |_| true).unwrap().unwrap();
+            assert_eq!((proof.within, proof.lossless), (Some(true), false), "{mode}");
+            assert!(proof.worst_spend > Some(0.04), "{proof:?}");
+            let twice = Fault::SpendTwice.lossy_rule(mode).unwrap();
+            let proof = in_use.prove(&*twice, |_| true).unwrap().unwrap();
+            assert_eq!(proof.within, Some(false), "{mode}");
         }
     }
 

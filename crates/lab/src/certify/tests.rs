@@ -26,6 +26,7 @@ fn certified(
             limit: Limit::from_now(Duration::from_secs(60)),
             text_len: 16,
         },
+        quick: false,
         out: folder.path("page.html"),
         json: folder.path("page.json"),
         provenance: provenance(),
@@ -39,6 +40,7 @@ fn certified(
         scheme: Scheme::Independent,
         may_stop: false,
         rule: RuleChoice::Block,
+        lossy: None,
         slots: NonZeroU32::new(8).unwrap(),
         broken: None,
     };
@@ -83,7 +85,7 @@ fn a_coupled_decoder_writes_every_text_again() {
 
 #[test]
 fn every_broken_decoder_fails() {
-    for fault in Fault::ALL {
+    for fault in Fault::ALL.into_iter().filter(|fault| !fault.is_of_lossy()) {
         let (verdict, json) = certified(fault.name(), |config, subject| {
             subject.broken = Some(fault);
             if fault.rule().is_none() {
@@ -101,6 +103,44 @@ fn every_broken_decoder_fails() {
             Some(_) => assert_eq!(json["rule"]["lossless"], false, "{fault:?}"),
             None => assert_eq!(json["decoder"]["ended"], "proof", "{fault:?}: {json:#}"),
         }
+    }
+}
+
+/// A lossy mode, as it is or broken.
+fn lossy(name: &str, mode: &str, broken: Option<Fault>) -> (Option<Verdict>, Value) {
+    certified(name, |config, subject| {
+        subject.lossy = Some(mode.parse().unwrap());
+        subject.broken = broken;
+        config.limits.power = if broken.is_some() { 0.0 } else { 0.05 };
+    })
+}
+
+#[test]
+fn a_lossy_mode_that_keeps_its_promise_is_within() {
+    for mode in ["budget:0.05", "account:0.05"] {
+        let (verdict, json) = lossy("within", mode, None);
+        assert_eq!(verdict, Some(Verdict::Passed), "{json:#}");
+        assert_eq!((&json["verdict"], &json["lossless"]), (&"within".into(), &false.into()));
+        let found = &json["lossy"];
+        let number = |name: &str| found[name].as_f64().unwrap();
+        assert!(number("estimated") > 0.005 && number("said") <= 0.05 + 1e-9, "{found}");
+        assert!((number("estimated") - number("said")).abs() < 2.0 * number("margin"), "{found}");
+        assert!(number("smallest_found") <= 0.1, "{found}");
+        assert_eq!(json["rule"]["within"], true);
+    }
+}
+
+#[test]
+fn a_lossy_mode_that_breaks_its_promise_is_found_out() {
+    for (mode, fault) in [
+        ("budget:0.05", Fault::SpendTwice),
+        ("account:0.05", Fault::SpendTwice),
+        ("account:0.05", Fault::UnpaidAccount),
+    ] {
+        let (verdict, json) = lossy("exceeded", mode, Some(fault));
+        assert_eq!(verdict, Some(Verdict::Failed), "{mode} {fault:?}: {json:#}");
+        assert_eq!(json["verdict"], "exceeded");
+        assert_eq!(json["lossy"]["ended"], "proof", "by its texts: {json:#}");
     }
 }
 

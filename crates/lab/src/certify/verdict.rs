@@ -45,6 +45,17 @@ pub(super) enum Ended {
     Interrupted,
 }
 
+impl Ended {
+    /// What a test came to that ended so.
+    pub(super) fn verdict(self) -> Verdict {
+        match self {
+            Self::Proof => Verdict::Failed,
+            Self::Power => Verdict::Passed,
+            Self::Pairs | Self::Time | Self::Interrupted => Verdict::Inconclusive,
+        }
+    }
+}
+
 /// What a test came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -58,6 +69,18 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// It in a word: of the output's distribution, or of a lossy mode's promise.
+    pub(super) fn word(self, lossy: bool) -> &'static str {
+        match (self, lossy) {
+            (Self::Passed, false) => "PASSED",
+            (Self::Failed, false) => "FAILED",
+            (Self::Inconclusive, false) => "INCONCLUSIVE",
+            (Self::Passed, true) => "WITHIN",
+            (Self::Failed, true) => "EXCEEDED",
+            (Self::Inconclusive, true) => "NOT SHOWN",
+        }
+    }
+
     /// How it looks on the page.
     pub(super) fn class(self) -> &'static str {
         match self {

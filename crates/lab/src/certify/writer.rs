@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use forerun_decode::{
     Branch, Decoder, DraftPolicy, DraftRequest, Drafter, Engine, Keep, Limits, Output, Plan, Rows,
-    Sampling, Sequence, Slot, Step, Token, Tokenizer, Turn,
+    Sampling, Sequence, Slot, Spending, Step, Token, Tokenizer, Turn,
 };
 use forerun_verify::rand_core::Rng as _;
 use forerun_verify::{CoupledRule, Dist, Philox, Random};
 
 use super::broken::bare;
-use super::law::{LawTest, Position};
+use super::law::Position;
 use crate::cancellation::Cancellation;
 use crate::error::{Error, Result};
 
@@ -22,11 +22,13 @@ pub(super) struct Text {
 }
 
 /// What drafting did for some outputs.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) drafted: u64,
     pub(super) accepted: u64,
     pub(super) rounds: u64,
+    /// What a lossy rule says that it spent.
+    pub(super) spending: Spending,
 }
 
 /// Makes outputs: one in each slot, each slot with a prompt of its own so that it stays cached.
@@ -140,6 +142,7 @@ impl<'a> Writer<'a> {
             tally.drafted += commit.drafted as u64;
             tally.accepted += commit.accepted as u64;
             tally.rounds += 1;
+            tally.spending.add(0, &commit.spent);
         }
         Ok(true)
     }
@@ -226,8 +229,12 @@ impl<'a> Scorer<'a> {
         Self { target, suspect, prompts, sampling, uncut, bare }
     }
 
-    /// Shows a text to the test, token by token.
-    pub(super) fn show(&mut self, text: &Text, test: &mut LawTest) -> Result<()> {
+    /// Shows a text to a test, token by token.
+    pub(super) fn show(
+        &mut self,
+        text: &Text,
+        mut see: impl FnMut(&Position<'_>, Token),
+    ) -> Result<()> {
         let prompt = &self.prompts[text.prompt];
         self.target.read(prompt, text)?;
         if let Some(Suspect::Model(reader)) = &mut self.suspect {
@@ -256,7 +263,8 @@ impl<'a> Scorer<'a> {
                 drafter: drafter.as_ref(),
                 luck,
             };
-            luck = test.see(&position, *token);
+            see(&position, *token);
+            luck = drafter.as_ref().map_or(1.0, |it| law.prob(*token) / it.prob(*token));
         }
         Ok(())
     }

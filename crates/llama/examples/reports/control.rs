@@ -1,5 +1,5 @@
-//! The controller against plain decoding and a grid of fixed settings, and what it owes to each of the
-//! things it knows.
+//! The controller against plain decoding and a grid of fixed settings, what it owes to each of the
+//! things it knows, and what a gate adds.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use forerun_decode::{
     Arm, Branch, Controller, CostCurve, Costs, Decoder, DraftPolicy, Drafter, DrafterId,
-    EditDrafter, Engine, Keep, ModelDrafter, Output, Rows, Sampling, Sequence, Slot, Stats, Step,
-    SuffixDrafter, Token, VocabMap,
+    EditDrafter, Engine, Gates, Keep, ModelDrafter, Output, Rows, Sampling, Sequence, Slot, Stats,
+    Step, SuffixDrafter, Token, VocabMap,
 };
 use forerun_lab::prompts::Prompt;
 use forerun_llama::{EngineOptions, LlamaEngine, Model};
@@ -18,6 +18,8 @@ use crate::lab::{self, Runs};
 
 const LEN: usize = 64;
 const PROMPTS: usize = 5;
+/// Further prompts, by which a gate is trained before it is measured.
+const TRAINING_PROMPTS: usize = 5;
 const PATHS: u32 = 2;
 /// Longest drafts of a draft model, and of what looks tokens up.
 const MODEL_LEN_MAX: usize = 8;
@@ -83,11 +85,12 @@ fn workloads() -> Vec<Workload> {
 
 pub(crate) fn report() {
     let mut text = head();
-    let mut summary = String::new();
+    let (mut summary, mut gates) = (String::new(), String::new());
     for workload in workloads() {
         let results = measure(&workload);
         table(&mut text, &mut summary, &workload, &results);
-        lab::write("control.md", &format!("{text}\n{SUMMARY}{summary}"));
+        gate_line(&mut gates, &workload, &results);
+        lab::write("control.md", &format!("{text}\n{SUMMARY}{summary}{GATES}{gates}"));
     }
 }
 
@@ -95,6 +98,10 @@ const SUMMARY: &str = "## All workloads\n\n\
     | workload | controller over plain | over the best fixed setting | best fixed | over one that knows nothing of \
     earlier prompts | over one with costs of a long prompt | forecast | rounds drafted |\n\
     |---|--:|--:|---|--:|--:|--:|--:|\n";
+
+const GATES: &str = "\n## The gate\n\n\
+    | workload | with a gate over without | trained on other prompts | trained over plain | rounds gated | AUC before the \
+    draw | AUC of the drawn token |\n|---|--:|--:|--:|--:|--:|--:|\n";
 
 fn head() -> String {
     format!(
@@ -105,7 +112,10 @@ fn head() -> String {
          on each prompt. Pooled verification, which for one path is block verification. Rates count from the first token\n\
          on, with all that drafters read. The controller begins each workload knowing the costs of passes, measured in\n\
          1.5 s over an empty cache, and nothing else. Beside it run one that begins so with every prompt, and one whose\n\
-         costs are measured after {CACHED} cached tokens. *over*: ratio of rates with its 95 % interval over prompts.\n\nMachine: {}.\n",
+         costs are measured after {CACHED} cached tokens, and two with gates: one that has seen nothing, and one that\n\
+         was trained on {TRAINING_PROMPTS} other prompts of the kind and loaded from its numbers. *over*: ratio of rates with its\n\
+         95 % interval over prompts. *AUC*: how often a drafted token that was accepted seemed likelier to be than one that\n\
+         was not, each predicted before it was learned from, over the tokens that the trained gate let be drawn.\n\nMachine: {}.\n",
         lab::machine()
     )
 }
@@ -128,13 +138,24 @@ struct Way {
     stats: Stats,
 }
 
+impl Way {
+    fn gates(&self) -> Option<&Gates> {
+        match &self.kind {
+            Kind::Controlled(controller) => controller.gates(),
+            _ => None,
+        }
+    }
+}
+
 /// Where the ways that are compared stand.
 const PLAIN: usize = 0;
 const CONTROLLER: usize = 1;
 const FRESH: usize = 2;
 const LONG_PROMPT: usize = 3;
+const GATE: usize = 4;
+const TRAINED_GATE: usize = 5;
 
-fn ways(source: Source, costs: &Costs, after_prompt: CostCurve) -> Vec<Way> {
+fn ways(source: Source, costs: &Costs, after_prompt: CostCurve, trained: Gates) -> Vec<Way> {
     let (widths, len_max, grid) = match source {
         Source::Model(_) => (1..=2, MODEL_LEN_MAX, vec![(1, 2), (1, 4), (1, 7), (2, 3)]),
         Source::Edit | Source::Suffix => {
@@ -145,12 +166,15 @@ fn ways(source: Source, costs: &Costs, after_prompt: CostCurve) -> Vec<Way> {
         let arm = |width| Arm { drafters: vec![DRAFTER], width };
         Box::new(Controller::new(costs, widths.clone().map(arm).collect(), len_max))
     };
+    let gated = |gates| Box::new(controller(costs.clone()).gated(gates));
     let after_prompt = Costs { target: after_prompt, ..costs.clone() };
     let mut kinds = vec![
         ("plain".to_owned(), Kind::Plain),
         ("controller".to_owned(), Kind::Controlled(controller(costs.clone()))),
         ("nothing known of earlier prompts".to_owned(), Kind::Fresh(controller(costs.clone()))),
         ("costs of a long prompt".to_owned(), Kind::Controlled(controller(after_prompt))),
+        ("controller with a gate".to_owned(), Kind::Controlled(gated(gates(source)))),
+        ("with a gate trained on other prompts".to_owned(), Kind::Controlled(gated(trained))),
     ];
     kinds.extend(grid.into_iter().map(|(paths, len)| match paths {
         1 => (format!("drafts of {len}"), Kind::Fixed(paths, len)),
@@ -158,6 +182,14 @@ fn ways(source: Source, costs: &Costs, after_prompt: CostCurve) -> Vec<Way> {
     }));
     let way = |(name, kind)| Way { name, kind, runs: Runs::default(), stats: Stats::default() };
     kinds.into_iter().map(way).collect()
+}
+
+/// Gates for a drafter that has rows, which have seen nothing.
+fn gates(source: Source) -> Gates {
+    match source {
+        Source::Model(name) => Gates::new([(DRAFTER, name.to_owned())]),
+        Source::Edit | Source::Suffix => Gates::default(),
+    }
 }
 
 /// The costs of passes over a prompt of [`CACHED`] tokens.
@@ -214,22 +246,29 @@ fn measure(workload: &Workload) -> Vec<Way> {
     let after_prompt = costs_after_prompt(&mut *scoring);
     let mut decoder = Decoder::new(scoring, vec![drafter(source, &target)]).expect("it can be cut");
     let costs = decoder.measure(MEASURE).expect("it is measured");
-    let mut ways = ways(source, &costs, after_prompt);
     let sampling = lab::endless(&target, workload.temperature);
     let prompts = (workload.prompts)(&target).into_iter();
     let prompts = prompts.map(|prompt| lab::tokens(&target, &prompt));
-    let prompts = prompts.filter(|prompt| prompt.len() < 700).take(PROMPTS);
-    for (index, prompt) in prompts.enumerate() {
+    let prompts: Vec<Vec<Token>> = prompts.filter(|prompt| prompt.len() < 700).collect();
+    let (prompts, others) = prompts.split_at(PROMPTS.min(prompts.len()));
+    let mut trained = gates(source);
+    if matches!(source, Source::Model(_)) {
+        let mut training = ways(source, &costs, after_prompt.clone(), gates(source));
+        for (seed, prompt) in (0..).zip(others.iter().take(TRAINING_PROMPTS)) {
+            forget(&mut decoder, source, target.vocab_len());
+            let request = Request { target: &target, prompt, sampling: &sampling, seed };
+            request.decode(&mut decoder, &mut training[GATE].kind);
+        }
+        let learned = training[GATE].gates().expect("it has gates").save();
+        trained.load(&learned).expect("what was saved is loaded");
+    }
+    let mut ways = ways(source, &costs, after_prompt, trained);
+    for (index, prompt) in prompts.iter().enumerate() {
         let count = ways.len();
         for turn in 0..count {
             let way = &mut ways[(index + turn) % count];
             forget(&mut decoder, source, target.vocab_len());
-            let job = Request {
-                target: &target,
-                prompt: &prompt,
-                sampling: &sampling,
-                seed: index as u64,
-            };
+            let job = Request { target: &target, prompt, sampling: &sampling, seed: index as u64 };
             let stats = job.decode(&mut decoder, &mut way.kind);
             way.runs.0.push((stats.committed as f64, stats.time.as_secs_f64()));
             way.stats.merge(&stats);
@@ -288,6 +327,26 @@ impl Request<'_> {
         }
         text.stats().clone()
     }
+}
+
+fn gate_line(text: &mut String, workload: &Workload, ways: &[Way]) {
+    let (gate, trained) = (&ways[GATE], &ways[TRAINED_GATE]);
+    let controller = &ways[CONTROLLER].runs;
+    let auc = trained.gates().and_then(|gates| gates.iter().find_map(|(_, _, gate)| gate.auc()));
+    let (before, after) = auc.map_or(("–".to_owned(), "–".to_owned()), |(before, after)| {
+        (format!("{before:.2}"), format!("{after:.2}"))
+    });
+    writeln!(
+        text,
+        "| {} | {} | {} | {} | {} of {} | {before} | {after} |",
+        workload.name,
+        gate.runs.over(controller),
+        trained.runs.over(controller),
+        trained.runs.over(&ways[PLAIN].runs),
+        trained.stats.gated_rounds,
+        trained.stats.rounds,
+    )
+    .expect("a string grows");
 }
 
 fn table(text: &mut String, summary: &mut String, workload: &Workload, ways: &[Way]) {

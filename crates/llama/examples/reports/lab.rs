@@ -19,6 +19,9 @@ pub(crate) const SMOL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 /// It, with feed-forward layers sixteen times as wide, without saying anything else.
 pub(crate) const WIDENED: &str = "SmolLM2-widened-x16.Q8_0.gguf";
 
+/// Tokens that a hybrid can take back: more than any draft here.
+const ROLLBACK: u32 = 8;
+
 /// A model file of `just models`.
 pub(crate) fn path(name: &str) -> PathBuf {
     let folder = std::env::var_os("FORERUN_MODELS").map(PathBuf::from).or_else(|| {
@@ -30,7 +33,13 @@ pub(crate) fn path(name: &str) -> PathBuf {
 }
 
 pub(crate) fn model(name: &str) -> Model {
-    Model::load(ModelOptions::new(path(name))).expect("the model loads")
+    target(name, false)
+}
+
+/// A model, with its own draft head if that is to be used.
+pub(crate) fn target(name: &str, own_head: bool) -> Model {
+    let options = ModelOptions { prediction_layers: own_head, ..ModelOptions::new(path(name)) };
+    Model::load(options).expect("the model loads")
 }
 
 pub(crate) fn threads() -> NonZeroU32 {
@@ -52,9 +61,13 @@ pub(crate) fn engine(model: &Model) -> LlamaEngine {
 
 /// Every `step`-th prompt of a file under `bench/prompts`, in the model's chat format.
 pub(crate) fn prompts(model: &Model, file: &str, step: usize) -> Vec<Prompt> {
+    in_chat_format(model, questions(file, step))
+}
+
+/// Every `step`-th prompt of a file under `bench/prompts`.
+pub(crate) fn questions(file: &str, step: usize) -> Vec<Prompt> {
     let all = prompts::file(&root().join("bench/prompts").join(file));
-    let all = all.expect("the prompts are part of the repository");
-    in_chat_format(model, all.into_iter().step_by(step).collect())
+    all.expect("the prompts are part of the repository").into_iter().step_by(step).collect()
 }
 
 /// Questions in the model's chat format.
@@ -62,9 +75,10 @@ pub(crate) fn chat(model: &Model, questions: &[&str]) -> Vec<Prompt> {
     in_chat_format(model, questions.iter().map(|question| Prompt::of_user(*question)).collect())
 }
 
-fn in_chat_format(model: &Model, prompts: Vec<Prompt>) -> Vec<Prompt> {
-    let template = model.chat_template().expect("an instruct model has a template");
-    let texts = prompts::in_chat_format(&prompts, Some(&template)).expect("it renders");
+/// Prompts in the model's chat format; as they are if it has none.
+pub(crate) fn in_chat_format(model: &Model, prompts: Vec<Prompt>) -> Vec<Prompt> {
+    let template = model.chat_template();
+    let texts = prompts::in_chat_format(&prompts, template.as_deref()).expect("it renders");
     let rendered = |(prompt, text)| Prompt { messages: Prompt::of_user(text).messages, ..prompt };
     prompts.into_iter().zip(texts).map(rendered).collect()
 }
@@ -73,12 +87,12 @@ pub(crate) fn tokens(model: &Model, prompt: &Prompt) -> Vec<Token> {
     model.vocab().tokenize(&prompt.text(), Special::Parse).expect("a prompt is tokenised")
 }
 
-/// A decoder with a draft model or head of so many paths.
-pub(crate) fn decoder(target: &Model, draft: &str, width: u32) -> Decoder {
-    let options =
-        EngineOptions { paths: NonZeroU32::new(width).expect("one or more"), ..options() };
+/// A decoder with a draft model or head of so many paths: a file, or the target's own head.
+pub(crate) fn decoder(target: &Model, draft: Option<&str>, width: u32) -> Decoder {
+    let paths = NonZeroU32::new(width).expect("one or more");
+    let options = EngineOptions { paths, rollback: ROLLBACK, ..options() };
     let mut engine = LlamaEngine::new(target, &options).expect("the engine starts");
-    let draft = model(draft);
+    let draft = draft.map_or_else(|| target.clone(), model);
     let drafter: Box<dyn Drafter> = match draft.head_kind() {
         Some(kind) => {
             let head = LlamaHead::new(&draft, (target, &mut engine), &options).expect("its head");

@@ -10,15 +10,15 @@ use forerun_llama::Model;
 
 use crate::lab::{self, Job, Runs};
 
-const LEN: usize = 48;
-const PROMPTS: usize = 6;
-const PROMPT_LEN_MAX: usize = 120;
+/// Characters of a prompt: llama.cpp's program reads it anew for every run, at a token's cost each.
+const PROMPT_LEN_MAX: usize = 450;
 
 /// A target and what drafts for it.
 struct Pair {
     kind: &'static str,
     target: &'static str,
-    draft: &'static str,
+    /// A file, or the target's own head.
+    draft: Option<&'static str>,
     /// What llama.cpp calls such a drafter.
     spec_type: &'static str,
     /// Draft lengths, and numbers of paths.
@@ -26,7 +26,12 @@ struct Pair {
 }
 
 const fn model(kind: &'static str, draft: &'static str, shapes: &'static [(usize, usize)]) -> Pair {
-    Pair { kind, target: lab::WIDENED, draft, spec_type: "draft-simple", shapes }
+    Pair { kind, target: lab::WIDENED, draft: Some(draft), spec_type: "draft-simple", shapes }
+}
+
+/// A target with random weights and a head of its own.
+const fn own_head(target: &'static str, shapes: &'static [(usize, usize)]) -> Pair {
+    Pair { kind: "MTP", target, draft: None, spec_type: "draft-mtp", shapes }
 }
 
 const MODELS: [Pair; 3] = [
@@ -35,13 +40,26 @@ const MODELS: [Pair; 3] = [
     model("useless", "SmolLM2-pruned-8+0.gguf", &[(2, 1)]),
 ];
 
-const HEADS: [Pair; 1] = [Pair {
-    kind: "EAGLE-3",
-    target: lab::SMOL,
-    draft: "SmolLM2-135M-Instruct.eagle3.gguf",
-    spec_type: "draft-eagle3",
-    shapes: &[(2, 1), (4, 1), (4, 2)],
-}];
+const HEADS: [Pair; 3] = [
+    Pair {
+        kind: "EAGLE-3",
+        target: lab::SMOL,
+        draft: Some("SmolLM2-135M-Instruct.eagle3.gguf"),
+        spec_type: "draft-eagle3",
+        shapes: &[(2, 1), (4, 1), (4, 2)],
+    },
+    // Not `glm4moe`: llama.cpp's driver ends at its first draft.
+    own_head("zoo/step35-mtp.gguf", &[(1, 1), (2, 1), (2, 2)]),
+    // A hybrid keeps one path's state.
+    own_head("zoo/qwen35-mtp.gguf", &[(1, 1), (2, 1)]),
+];
+
+/// How much each way decodes.
+#[derive(Clone, Copy)]
+struct Size {
+    prompts: usize,
+    len: usize,
+}
 
 /// One way to decode, and what it gave.
 struct Way {
@@ -60,28 +78,30 @@ pub(crate) fn report() {
          weights that add nothing, so that it says what SmolLM2 says at the cost of a larger model. Drafters: SmolLM2\n\
          requantised (aligned: Q4_0), and **pruned** of blocks (the others).";
     let title = "Speed: plain, drafted, and llama.cpp's own speculation";
-    write("speed.md", &MODELS, head(title, "just speed", about));
+    write("speed.md", &MODELS, Size { prompts: 6, len: 48 }, head(title, "just speed", about));
 }
 
 pub(crate) fn heads() {
-    let about = "Target: SmolLM2-135M-Instruct (Q4_1), which is hardly larger than what it would take to make\n\
-         drafts pay. Its head was trained for five minutes: what counts here is tokens per round, with the same files.";
+    let about = "Targets: SmolLM2-135M-Instruct (Q4_1), which is hardly larger than what it would take to make\n\
+         drafts pay, with an EAGLE-3 head trained for five minutes; and two tiny models of the zoo with a head of their own,\n\
+         both of random weights: they agree by chance, and a pass takes no longer than what is around it. What counts\n\
+         here is tokens per round, with the same files.";
     let title = "Heads: plain, drafted, and llama.cpp's own driver";
-    write("heads.md", &HEADS, head(title, "just heads", about));
+    write("heads.md", &HEADS, Size { prompts: 10, len: 96 }, head(title, "just heads", about));
 }
 
-fn write(file: &str, pairs: &[Pair], head: impl Fn(&[Prompt], bool) -> String) {
+fn write(file: &str, pairs: &[Pair], size: Size, head: impl Fn(&[Prompt], Size, bool) -> String) {
     let theirs = std::env::var_os("LLAMA_SPECULATIVE").is_some();
-    let target = lab::model(pairs[0].target);
-    // Short ones: llama.cpp's program reads the prompt anew for every run, at a token's cost each.
-    let short = |prompt: &Prompt| lab::tokens(&target, prompt).len() < PROMPT_LEN_MAX;
-    let prompts = lab::prompts(&target, "spec_bench.jsonl", 6);
-    let prompts: Vec<Prompt> = prompts.into_iter().filter(short).take(PROMPTS).collect();
-    let mut text = head(&prompts, theirs);
-    for temperature in [1.0, 0.0] {
-        for pair in pairs {
+    let prompts = lab::questions("spec_bench.jsonl", 6);
+    let short = |prompt: &Prompt| prompt.text().len() < PROMPT_LEN_MAX;
+    let prompts: Vec<Prompt> = prompts.into_iter().filter(short).take(size.prompts).collect();
+    let mut text = head(&prompts, size, theirs);
+    for pair in pairs {
+        let target = lab::target(pair.target, pair.draft.is_none());
+        let prompts = lab::in_chat_format(&target, prompts.clone());
+        for temperature in [1.0, 0.0] {
             let mut ways = ways(pair.shapes, theirs);
-            measure(&target, pair, &mut ways, &prompts, temperature);
+            measure(&target, pair, &mut ways, &prompts, (temperature, size.len));
             table(&mut text, pair, temperature, &ways);
             lab::write(file, &text);
         }
@@ -89,20 +109,21 @@ fn write(file: &str, pairs: &[Pair], head: impl Fn(&[Prompt], bool) -> String) {
 }
 
 /// What comes before the tables.
-fn head(title: &str, recipe: &str, about: &str) -> impl Fn(&[Prompt], bool) -> String {
-    move |prompts, theirs| {
+fn head(title: &str, recipe: &str, about: &str) -> impl Fn(&[Prompt], Size, bool) -> String {
+    move |prompts, size, theirs| {
         let mut tasks: Vec<&str> = prompts.iter().map(|prompt| prompt.task.as_str()).collect();
         tasks.dedup();
         format!(
             "# {title}\n\n\
              Made by `{recipe}`. {about} See [models](../../models/README.md).\n\n\
-             {} prompts ({}), {LEN} tokens each, all ways taking turns on each prompt; end tokens forbidden in ours. Rates\n\
+             {} prompts ({}), {} tokens each, all ways taking turns on each prompt; end tokens forbidden in ours. Rates\n\
              count from the first token on. Sampling: the model's own law at temperature 1, or greedy. *over*: ratio of\n\
              rates with its 95 % interval over prompts. *a round takes*: its time, in tokens of plain decoding; a setting is faster\n\
              by as much as its tokens per round exceed that, which is what limits the gain here. *outside*: share of our time\n\
              outside the models' passes. *llama.cpp*: {}.\n\nMachine: {}.\n",
             prompts.len(),
             tasks.join(", "),
+            size.len,
             match theirs {
                 true => {
                     "`llama-speculative-simple`, `--spec-draft-p-min 0`, `--poll 0` (by default the threads of its two models\n\
@@ -139,7 +160,13 @@ fn ways(shapes: &[(usize, usize)], theirs: bool) -> Vec<Way> {
     ways
 }
 
-fn measure(target: &Model, pair: &Pair, ways: &mut [Way], prompts: &[Prompt], temperature: f32) {
+fn measure(
+    target: &Model,
+    pair: &Pair,
+    ways: &mut [Way],
+    prompts: &[Prompt],
+    (temperature, len): (f32, usize),
+) {
     // Room for several paths costs time where there is one.
     let mut decoders: BTreeMap<usize, Decoder> = BTreeMap::new();
     for way in &*ways {
@@ -153,12 +180,12 @@ fn measure(target: &Model, pair: &Pair, ways: &mut [Way], prompts: &[Prompt], te
         for turn in 0..count {
             let way = &mut ways[(seed + turn) % count];
             if way.theirs {
-                their_run(way, pair, prompt, temperature, seed);
+                their_run(way, pair, prompt, (temperature, len), seed);
                 continue;
             }
             let sampling = lab::endless(target, temperature);
             let (draft_len, width, seed) = (way.draft_len, way.width, seed as u64);
-            let job = Job { prompt: &tokens, draft_len, width, sampling, len: LEN, seed };
+            let job = Job { prompt: &tokens, draft_len, width, sampling, len, seed };
             let decoder = decoders.get_mut(&width).expect("one for each");
             let (stats, _) = lab::decode(decoder, target, &job);
             way.runs.0.push((stats.committed as f64, stats.time.as_secs_f64()));
@@ -170,10 +197,19 @@ fn measure(target: &Model, pair: &Pair, ways: &mut [Way], prompts: &[Prompt], te
 }
 
 /// Runs llama.cpp's own program on the same prompt and reads what it prints of itself.
-fn their_run(way: &mut Way, pair: &Pair, prompt: &Prompt, temperature: f32, seed: usize) {
+fn their_run(
+    way: &mut Way,
+    pair: &Pair,
+    prompt: &Prompt,
+    (temperature, len): (f32, usize),
+    seed: usize,
+) {
     let program = std::env::var("LLAMA_SPECULATIVE").expect("asked for");
     let mut command = Command::new(program);
-    command.arg("-m").arg(lab::path(pair.target)).arg("-md").arg(lab::path(pair.draft));
+    command.arg("-m").arg(lab::path(pair.target));
+    if let Some(draft) = pair.draft {
+        command.arg("-md").arg(lab::path(draft));
+    }
     command.args([
         "--spec-type",
         pair.spec_type,
@@ -195,7 +231,7 @@ fn their_run(way: &mut Way, pair: &Pair, prompt: &Prompt, temperature: f32, seed
     command.args(["-c", "2048", "--top-k", "0", "--top-p", "1", "--min-p", "0"]);
     command.arg("--temp").arg(temperature.to_string()).arg("--seed").arg((seed + 1).to_string());
     command.arg("--spec-draft-n-max").arg(way.draft_len.to_string());
-    command.arg("-t").arg(lab::threads().to_string()).arg("-n").arg(LEN.to_string());
+    command.arg("-t").arg(lab::threads().to_string()).arg("-n").arg(len.to_string());
     command.arg("-p").arg(prompt.text());
     let output = command.output().expect("the program starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
@@ -216,7 +252,8 @@ fn their_run(way: &mut Way, pair: &Pair, prompt: &Prompt, temperature: f32, seed
 }
 
 fn table(text: &mut String, pair: &Pair, temperature: f32, ways: &[Way]) {
-    let Pair { kind, draft, .. } = pair;
+    let (kind, target) = (pair.kind, pair.target);
+    let drafter = pair.draft.map_or("its own head".to_owned(), |draft| format!("drafter {draft}"));
     let plain = &ways[0].runs;
     let best = ways
         .iter()
@@ -224,7 +261,7 @@ fn table(text: &mut String, pair: &Pair, temperature: f32, ways: &[Way]) {
         .max_by(|one, other| one.runs.rate().total_cmp(&other.runs.rate()));
     writeln!(
         text,
-        "\n## {kind} pair, temperature {temperature}: drafter {draft}\n\n\
+        "\n## {kind} pair, temperature {temperature}: {target}, {drafter}\n\n\
          | decoding | tokens/s | tokens per round | a round takes | accepted | over plain | over llama.cpp's best | outside |\n\
          |---|--:|--:|--:|--:|--:|--:|--:|"
     )

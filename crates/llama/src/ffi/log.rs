@@ -58,7 +58,9 @@ pub(crate) fn start() {
         unsafe { sys::llama_log_set(Some(sink), ptr::null_mut()) };
         // SAFETY: as above.
         unsafe { sys::ggml_log_set(Some(sink), ptr::null_mut()) };
-        // SAFETY: called once, before any other function of llama.cpp.
+        #[cfg(feature = "portable")]
+        super::backends::load();
+        // SAFETY: called once, before any other function of llama.cpp that uses a backend.
         unsafe { sys::llama_backend_init() };
     });
 }

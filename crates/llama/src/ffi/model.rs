@@ -49,6 +49,10 @@ impl RawModel {
     /// Loads the file at `options.path`.
     pub(crate) fn load(options: &mut ModelOptions) -> Result<Self, NoModel> {
         log::start();
+        #[cfg(feature = "portable")]
+        if let Some(missing) = super::backends::missing() {
+            return Err(NoModel::Rejected(missing));
+        }
         let path = c_path(&options.path).map_err(NoModel::Rejected)?;
         // SAFETY: takes nothing and returns a plain struct.
         let mut params = unsafe { sys::llama_model_default_params() };

@@ -9,19 +9,21 @@ use axum::{Extension, Json};
 use super::error::{ApiError, ErrorBody};
 use super::extract::{Body, Shared};
 use super::logprobs::ChatLogprobs;
+use super::notes::Notes;
 use super::objects::{
     ChatChoice, ChatChunkChoice, ChatCompletion, ChatCompletionChunk, Delta, ResponseMessage,
 };
 use super::parameters::{ApiRequest, EndpointParameters, form_of, token_limit, top_logprobs};
 use super::response::{ApiResponse, ObjectNames};
 use super::stream::{self, Sink};
-use super::template::{render, tokenize_rendered};
-use super::tools::{CallFilter, Calling};
-use super::types::ChatRequest;
+use super::template::{render, tokenize_rendered, variables_of};
+use super::tools::{Answer, Calling, delta_of, reason_of};
+use super::types::{ChatMessage, ChatRequest};
 use super::usage::Speculation;
 use crate::blocking::off_thread;
-use crate::event::{Progress, finish_reason};
-use crate::request::Client;
+use crate::dialect::Splitter;
+use crate::event::Progress;
+use crate::request::Caller;
 use crate::response::FinishedSequence;
 use crate::service::{Admitted, Service};
 
@@ -48,13 +50,19 @@ const NAMES: ObjectNames =
 )]
 pub(crate) async fn chat_completions(
     Shared(service): Shared,
-    Extension(client): Extension<Client>,
+    Extension(caller): Extension<Caller>,
+    Extension(notes): Extension<Notes>,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let admitted = service.admit(client, request.n.unwrap_or(1), 1)?;
+    let admitted = service.admit(caller, request.n.unwrap_or(1), 1)?;
     let preparing = Arc::clone(&service);
-    let (request, calling) = off_thread(move || prepare(&preparing, admitted, request)).await?;
+    let noting = notes.clone();
+    let (request, calling) =
+        off_thread(move || prepare(&preparing, admitted, request, &noting)).await?;
     let response = ApiResponse::begin(service, request, NAMES).await?;
+    if response.sequences.unconstrained {
+        notes.ignored("tools[].function.parameters");
+    }
     if response.options.stream {
         let header = response.lossy_header(false);
         let streamed = stream::respond(|sink| send_chunks(response, calling, sink));
@@ -64,12 +72,44 @@ pub(crate) async fn chat_completions(
     Ok((header, Json(completion)).into_response())
 }
 
-fn prepare(
+pub(super) fn prepare(
     service: &Service,
     admitted: Admitted,
     mut request: ChatRequest,
+    notes: &Notes,
 ) -> Result<(ApiRequest, Calling), ApiError> {
     let common = request.common();
+    check_modalities(request.modalities.as_deref())?;
+    let odd = |it: &ChatMessage| it.reasoning.as_ref().is_some_and(|it| !it.is_string());
+    if request.messages.iter().any(odd) {
+        notes.ignore("messages[].reasoning", "only a text can be read as `reasoning`")?;
+    }
+    let logprobs = logprobs_of(&request)?;
+    let max_tokens = max_tokens_of(&request)?;
+    let variables = variables_of(service, &mut request, notes)?;
+    let format = form_of(request.response_format.take())?;
+    let (tools, choice) = (request.tools.take(), request.tool_choice.take());
+    let calling = Calling::new(&service.dialect, tools, choice, request.parallel_tool_calls)?;
+    let prompt = render(service, &request.messages, &variables, &calling)?;
+    let calling = calling.after(&prompt.text);
+    let prompts = vec![tokenize_rendered(service, &prompt)?];
+    let own =
+        EndpointParameters { prompts, max_tokens, logprobs, form: format, calling: Some(&calling) };
+    let request = ApiRequest::prepare(service, admitted, common, own, notes)?;
+    Ok((request, calling))
+}
+
+fn check_modalities(modalities: Option<&[String]>) -> Result<(), ApiError> {
+    match modalities.unwrap_or_default().iter().find(|it| *it != "text") {
+        None => Ok(()),
+        Some(other) => {
+            let message = format!("{other:?} cannot be made here, only \"text\": leave it out");
+            Err(ApiError::field("modalities", message))
+        }
+    }
+}
+
+fn logprobs_of(request: &ChatRequest) -> Result<Option<u32>, ApiError> {
     let logprobs = match (request.logprobs, request.top_logprobs) {
         (Some(true), top) => Some(top.unwrap_or(0)),
         (_, None) => None,
@@ -78,26 +118,17 @@ fn prepare(
             return Err(ApiError::field("top_logprobs", message));
         }
     };
-    let logprobs = top_logprobs("top_logprobs", logprobs)?;
-    let max_tokens = match (request.max_completion_tokens, request.max_tokens) {
-        (Some(tokens), _) => token_limit("max_completion_tokens", tokens)?,
-        (None, Some(tokens)) => token_limit("max_tokens", tokens)?,
-        (None, None) => None,
-    };
-    let format = form_of(request.response_format.take())?;
-    let calling = Calling::new(request.tools.take(), request.tool_choice.take())?;
-    let form = match (format, calling.form()?) {
-        (Some(_), Some(_)) => {
-            let message = "an answer that must call a function has no other form";
-            return Err(ApiError::field("response_format", message));
-        }
-        (format, call) => format.or(call),
-    };
-    let variables = request.chat_template_kwargs.as_ref();
-    let prompt = render(service, &request.messages, variables, &calling)?;
-    let prompts = vec![tokenize_rendered(service, &prompt)?];
-    let own = EndpointParameters { prompts, max_tokens, logprobs, form };
-    Ok((ApiRequest::prepare(service, admitted, common, own)?, calling))
+    top_logprobs("top_logprobs", logprobs)
+}
+
+fn max_tokens_of(request: &ChatRequest) -> Result<Option<u32>, ApiError> {
+    let named = [
+        ("max_completion_tokens", request.max_completion_tokens),
+        ("max_tokens", request.max_tokens),
+        ("n_predict", request.n_predict),
+    ];
+    let first = named.into_iter().find_map(|(name, tokens)| Some((name, tokens?)));
+    first.map_or(Ok(None), |(name, tokens)| token_limit(name, tokens))
 }
 
 /// Waits for the whole completion.
@@ -107,16 +138,23 @@ async fn whole(
 ) -> Result<(ChatCompletion, HeaderMap), ApiError> {
     let sequences = response.sequences.collect().await?;
     let choice = |(index, sequence): (usize, FinishedSequence)| {
-        let (content, tool_calls) = calling.parse(sequence.text);
-        let reason = sequence.finish.map_or("stop", finish_reason);
+        let (parts, splitter) = calling.split(&sequence.text);
+        let Answer { thoughts, text, calls } = parts.into();
+        let reason = sequence.finish.map_or("stop", |finish| reason_of(&splitter, finish));
         let logprobs = || ChatLogprobs::new(&sequence.pieces, response.tokenizer());
         ChatChoice {
             index,
             logprobs: response.options.logprobs.then(logprobs),
             token_ids: response.token_ids(&sequence.pieces),
             speculative: response.trace(&sequence.pieces),
-            finish_reason: if tool_calls.is_empty() { reason } else { "tool_calls" },
-            message: ResponseMessage { role: "assistant", content, refusal: None, tool_calls },
+            finish_reason: reason,
+            message: ResponseMessage {
+                role: "assistant",
+                content: text,
+                reasoning_content: thoughts,
+                refusal: None,
+                tool_calls: calls,
+            },
         }
     };
     let choices = sequences.into_iter().enumerate().map(choice).collect();
@@ -127,10 +165,11 @@ async fn whole(
 
 /// Sends the completion in chunks.
 async fn send_chunks(mut response: ApiResponse, calling: Calling, sink: Sink) {
-    let mut filters: Vec<CallFilter> = (0..response.choices()).map(|_| calling.filter()).collect();
-    // What the client has of a response that it resumes went through a filter before.
+    let mut splitters: Vec<Splitter> =
+        (0..response.choices()).map(|_| calling.splitter()).collect();
+    // What the client has of a response that it resumes was split before.
     let resumed = &response.sequences.summary.resumed.text;
-    filters.iter_mut().for_each(|it| it.push(resumed, &mut String::new()));
+    splitters.iter_mut().for_each(|it| it.push(resumed, &mut Vec::new()));
     for index in 0..response.choices() {
         if !sink.send(&first_chunk(&response, index)).await {
             return;
@@ -141,7 +180,7 @@ async fn send_chunks(mut response: ApiResponse, calling: Calling, sink: Sink) {
             Ok(progress) => progress,
             Err(error) => return sink.fail(error.into()).await,
         };
-        for chunk in progress_chunks(&response, &mut filters[progress.choice], &progress) {
+        for chunk in progress_chunks(&response, &mut splitters[progress.choice], &progress) {
             if !sink.send(&chunk).await {
                 return;
             }
@@ -169,25 +208,22 @@ fn first_chunk(response: &ApiResponse, index: usize) -> ChatCompletionChunk {
 /// The chunks of a round: one with text and calls, if there are any, and one with the finish reason.
 fn progress_chunks(
     response: &ApiResponse,
-    filter: &mut CallFilter,
+    splitter: &mut Splitter,
     progress: &Progress,
 ) -> Vec<ChatCompletionChunk> {
     let (index, pieces) = (progress.choice, &progress.pieces);
     let mut chunks = Vec::new();
-    let mut content = String::new();
-    pieces.iter().for_each(|piece| filter.push(&piece.text, &mut content));
-    // Calls come with the last tokens. If the client lacked only the finish reason, it has them.
-    let tool_calls = match progress.finish {
-        Some(_) if !pieces.is_empty() => filter.finish(&mut content),
-        _ => Vec::new(),
-    };
-    let adds = !content.is_empty() || !tool_calls.is_empty();
-    if adds || response.reports_tokens() {
-        let content = (!content.is_empty()).then_some(content);
+    let (mut begun, mut parts) = (splitter.calls(), Vec::new());
+    pieces.iter().for_each(|piece| splitter.push(&piece.text, &mut parts));
+    // If the client lacked only the finish reason, it has what was held back.
+    if progress.finish.is_some() && !pieces.is_empty() {
+        splitter.finish(&mut parts);
+    }
+    if !parts.is_empty() || response.reports_tokens() {
         let logprobs = || ChatLogprobs::new(pieces, response.tokenizer());
         let choice = ChatChunkChoice {
             index,
-            delta: Delta { role: None, content, tool_calls },
+            delta: delta_of(parts, &mut begun),
             logprobs: response.options.logprobs.then(logprobs),
             finish_reason: None,
             token_ids: response.token_ids(pieces),
@@ -200,8 +236,7 @@ fn progress_chunks(
         });
     }
     if let Some(finish) = progress.finish {
-        let reason = if filter.called() { "tool_calls" } else { finish_reason(finish) };
-        let finish_reason = Some(reason);
+        let finish_reason = Some(reason_of(splitter, finish));
         let choice = ChatChunkChoice { index, finish_reason, ..ChatChunkChoice::default() };
         chunks.push(ChatCompletionChunk::new(&response.meta, vec![choice]));
     }

@@ -10,6 +10,7 @@ use forerun_decode::Token;
 use super::error::{ApiError, ErrorBody};
 use super::extract::{Body, Shared};
 use super::logprobs::CompletionLogprobs;
+use super::notes::Notes;
 use super::objects::{Completion, CompletionChoice};
 use super::parameters::{ApiRequest, EndpointParameters, form_of, token_limit, top_logprobs};
 use super::response::{ApiResponse, ObjectNames};
@@ -17,7 +18,7 @@ use super::stream::{self, Sink};
 use super::types::{CompletionRequest, Prompt};
 use crate::blocking::off_thread;
 use crate::event::{Progress, finish_reason};
-use crate::request::Client;
+use crate::request::Caller;
 use crate::response::FinishedSequence;
 use crate::service::{Admitted, Service};
 
@@ -44,12 +45,13 @@ const MAX_TOKENS_DEFAULT: u32 = 16;
 )]
 pub(crate) async fn completions(
     Shared(service): Shared,
-    Extension(client): Extension<Client>,
+    Extension(caller): Extension<Caller>,
+    Extension(notes): Extension<Notes>,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let admitted = service.admit(client, request.n.unwrap_or(1), request.prompt.count())?;
+    let admitted = service.admit(caller, request.n.unwrap_or(1), request.prompt.count())?;
     let preparing = Arc::clone(&service);
-    let request = off_thread(move || prepare(&preparing, admitted, request)).await?;
+    let request = off_thread(move || prepare(&preparing, admitted, request, &notes)).await?;
     let response = ApiResponse::begin(service, request, NAMES).await?;
     if response.options.stream {
         let header = response.lossy_header(false);
@@ -64,6 +66,7 @@ fn prepare(
     service: &Service,
     admitted: Admitted,
     mut request: CompletionRequest,
+    notes: &Notes,
 ) -> Result<ApiRequest, ApiError> {
     let common = request.common();
     let prompts: Vec<Vec<Token>> = match request.prompt {
@@ -78,13 +81,14 @@ fn prepare(
         return Err(ApiError::field("prompt", "there is no prompt: give one at least"));
     }
     let logprobs = top_logprobs("logprobs", request.logprobs)?;
-    let max_tokens = match request.max_tokens {
-        Some(tokens) => token_limit("max_tokens", tokens)?,
-        None => Some(MAX_TOKENS_DEFAULT),
+    let max_tokens = match (request.max_tokens, request.n_predict) {
+        (Some(tokens), _) => token_limit("max_tokens", tokens)?,
+        (None, Some(tokens)) => token_limit("n_predict", tokens)?,
+        (None, None) => Some(MAX_TOKENS_DEFAULT.max(common.min_tokens)),
     };
     let form = form_of(request.response_format)?;
-    let own = EndpointParameters { prompts, max_tokens, logprobs, form };
-    ApiRequest::prepare(service, admitted, common, own)
+    let own = EndpointParameters { prompts, max_tokens, logprobs, form, calling: None };
+    ApiRequest::prepare(service, admitted, common, own, notes)
 }
 
 impl Prompt {

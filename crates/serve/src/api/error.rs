@@ -5,9 +5,11 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::error::{Failure, RequestError};
+use crate::limits::{LimitReached, Limited};
 
 /// Most characters of a host name that are quoted: as many as one may have.
 const HOST_QUOTED_MAX: usize = 253;
@@ -17,7 +19,9 @@ const HOST_QUOTED_MAX: usize = 253;
 pub(crate) struct ApiError {
     status: StatusCode,
     body: ErrorObject,
-    retry_after: Option<u32>,
+    retry_after: Option<u64>,
+    /// Whether the body was not waited for, so that the connection cannot be used again.
+    early: bool,
 }
 
 /// The body of an error.
@@ -44,7 +48,9 @@ pub(crate) struct ErrorObject {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl ToString) -> Self {
         let body = ErrorObject { message: message.to_string(), kind, param: None, code: None };
-        Self { status, body, retry_after: None }
+        // These do not wait for the body.
+        let early = [401, 403, 404, 405, 408, 413, 415].contains(&status.as_u16());
+        Self { status, body, retry_after: None, early }
     }
 
     /// The request is wrong.
@@ -79,7 +85,8 @@ impl ApiError {
 
     /// The request has no API key.
     pub(crate) fn no_key() -> Self {
-        let message = "this server wants an API key: send it as `Authorization: Bearer KEY`";
+        let message = "this server wants an API key: send it as `Authorization: Bearer KEY` or as \
+                       `x-api-key: KEY`";
         Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
             .coded("invalid_api_key")
     }
@@ -87,7 +94,7 @@ impl ApiError {
     /// The API key is not one of the server's.
     pub(crate) fn wrong_key() -> Self {
         let message = "this API key is not valid here: send one of the server's (--api-key, \
-                       --api-key-file)";
+                       --api-key-file, --tenants)";
         Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
             .coded("invalid_api_key")
     }
@@ -125,6 +132,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
+    /// A tenant has used what it may, which was found before the body was read.
+    pub(crate) fn early(reached: LimitReached) -> Self {
+        Self { early: true, ..RequestError::from(reached).into() }
+    }
+
     fn about(mut self, param: impl ToString) -> Self {
         self.body.param = Some(param.to_string());
         self
@@ -138,6 +150,43 @@ impl ApiError {
     /// The error without its status, for a stream that has begun.
     pub(crate) fn body_only(self) -> ErrorBody {
         ErrorBody { error: self.body }
+    }
+}
+
+/// An error of the Messages API, as Anthropic's clients expect it.
+#[derive(Debug, Clone)]
+pub(crate) struct MessagesError(ApiError);
+
+impl From<ApiError> for MessagesError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl MessagesError {
+    /// Its body.
+    pub(crate) fn body(&self) -> Value {
+        let kind = match self.0.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            400..=499 => "invalid_request_error",
+            _ => "api_error",
+        };
+        json!({ "type": "error", "error": { "type": kind, "message": self.0.body.message } })
+    }
+}
+
+impl IntoResponse for MessagesError {
+    fn into_response(self) -> Response {
+        let body = self.body();
+        let (parts, _) = self.0.into_response().into_parts();
+        let mut headers = parts.headers;
+        headers.remove(header::CONTENT_LENGTH);
+        (parts.status, headers, Json(body)).into_response()
     }
 }
 
@@ -155,6 +204,18 @@ impl From<RequestError> for ApiError {
             RequestError::QueueFull => {
                 let full = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", &error);
                 Self { retry_after: Some(1), ..full }.coded("queue_full")
+            }
+            RequestError::LimitReached(reached) => {
+                // OpenAI's kinds are what is limited.
+                let kind = match reached.limited {
+                    Limited::Requests => "requests",
+                    Limited::Tokens => "tokens",
+                    Limited::Sequences => "sequences",
+                };
+                let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, kind, &error);
+                let seconds = reached.wait.as_millis().div_ceil(1000).max(1);
+                let retry_after = u64::try_from(seconds).ok();
+                Self { retry_after, ..refused }.coded("rate_limit_exceeded")
             }
             RequestError::CompilersBusy => unavailable(1, "busy"),
             RequestError::Failed(Failure::Stopping) => unavailable(5, "shutting_down"),
@@ -180,9 +241,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        // These do not wait for the body, so the connection cannot be used for another request.
-        let early = [401, 403, 404, 405, 408, 413, 415];
-        if early.contains(&self.status.as_u16()) {
+        if self.early {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if self.status == StatusCode::UNAUTHORIZED {

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::App;
 use super::error::ApiError;
+use super::notes::Notes;
 use super::read::read;
 use crate::service::Service;
 
@@ -52,7 +53,7 @@ const LARGE_BYTES: usize = 64 << 10;
 static LARGE_AT_ONCE: Semaphore = Semaphore::const_new(2);
 
 /// Parses a large body.
-async fn parse_aside<T>(bytes: Bytes) -> Result<T, ApiError>
+async fn parse_aside<T>(bytes: Bytes, notes: Notes) -> Result<T, ApiError>
 where
     T: DeserializeOwned + Send + 'static,
 {
@@ -63,7 +64,7 @@ where
     let spawned = thread.spawn(move || {
         give_way();
         // The client may have left.
-        let _ = reply.send(read(&bytes));
+        let _ = reply.send(read(&bytes, &notes));
         drop(permit);
     });
     spawned.map_err(|_| failed(()))?;
@@ -83,6 +84,7 @@ where
 
     async fn from_request(request: Request, app: &S) -> Result<Self, Self::Rejection> {
         let config = &Arc::<App>::from_ref(app).config;
+        let notes = request.extensions().get::<Notes>().cloned().unwrap_or_default();
         if !is_json(request.headers()) {
             let message = "the body must be JSON: send `Content-Type: application/json`";
             return Err(ApiError::body(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
@@ -109,8 +111,8 @@ where
             Ok(Ok(bytes)) => bytes,
         };
         match bytes.len() > LARGE_BYTES {
-            true => parse_aside(bytes).await.map(Self),
-            false => read(&bytes).map(Self),
+            true => parse_aside(bytes, notes).await.map(Self),
+            false => read(&bytes, &notes).map(Self),
         }
     }
 }

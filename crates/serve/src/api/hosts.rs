@@ -36,8 +36,21 @@ fn name_of(host: &str) -> String {
 
 /// An address, or this machine's own name for itself, which no page's host can be.
 fn is_own(name: &str) -> bool {
+    address(name).is_some() || is_localhost(name)
+}
+
+/// Whether this is the machine itself, by its name for itself or by address.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    address(host).map_or_else(|| is_localhost(host), |address| address.is_loopback())
+}
+
+fn address(name: &str) -> Option<IpAddr> {
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    bare.parse::<IpAddr>().is_ok() || name == "localhost" || name.ends_with(".localhost")
+    bare.parse().ok()
+}
+
+fn is_localhost(name: &str) -> bool {
+    name == "localhost" || name.ends_with(".localhost")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::logprobs::{ChatLogprobs, CompletionLogprobs};
-use super::types::ToolCall;
+use super::types::{ToolCall, ToolCallDelta};
 use super::usage::{RequestMetrics, ResponseStats, Speculation, Timings, Usage};
 
 /// The fields that every object begins with.
@@ -79,6 +79,9 @@ pub(crate) struct ResponseMessage {
     pub(crate) role: &'static str,
     /// The text; null if the message only calls functions.
     pub(crate) content: Option<String>,
+    /// What the model thought before it answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
     /// Always null: a refusal is text here.
     pub(crate) refusal: Option<String>,
     /// Calls of functions.
@@ -164,9 +167,13 @@ pub(crate) struct Delta {
     /// Text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<String>,
-    /// Calls of functions.
+    /// What the model thinks before it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    /// Calls of functions: the first part of each has its id and name, and all of them more of its
+    /// arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) tool_calls: Vec<ToolCall>,
+    pub(crate) tool_calls: Vec<ToolCallDelta>,
 }
 
 /// A text completion, or a chunk of one.
@@ -255,7 +262,8 @@ pub(crate) struct TracedPiece {
     pub(crate) token: u32,
     /// The text it releases.
     pub(crate) text: String,
-    /// `accepted` (drafted), `corrected` (where a draft was rejected) or `plain`.
+    /// `accepted` (drafted), `corrected` (where a draft was rejected) or `plain`; in lossy modes also
+    /// `forgiven` (accepted, though not the target's own) and `deferred` (shown before it was scored).
     pub(crate) origin: &'static str,
 }
 
@@ -267,6 +275,7 @@ impl Trace {
             origin: match piece.origin {
                 Origin::Accepted => "accepted",
                 Origin::Forgiven => "forgiven",
+                Origin::Deferred => "deferred",
                 Origin::Corrected => "corrected",
                 Origin::Plain => "plain",
             },

@@ -7,6 +7,8 @@ use forerun_decode::Token;
 use forerun_grammar::Form;
 
 use super::error::ApiError;
+use super::notes::Notes;
+use super::tools::Calling;
 use super::types::{
     CommonFields, FormatKind, OneOrMany, ResponseFormat, Speculative, StructuredOutputs,
 };
@@ -19,11 +21,13 @@ const TOP_LOGPROBS_MAX: u32 = 20;
 
 /// The parameters that an endpoint reads from fields of its own.
 #[derive(Debug)]
-pub(crate) struct EndpointParameters {
+pub(crate) struct EndpointParameters<'a> {
     pub(crate) prompts: Vec<Vec<Token>>,
     pub(crate) max_tokens: Option<u32>,
     pub(crate) logprobs: Option<u32>,
     pub(crate) form: Option<Form>,
+    /// Which functions may be called; `None` at an endpoint without calls and thoughts.
+    pub(crate) calling: Option<&'a Calling>,
 }
 
 /// What a response contains beside text.
@@ -74,12 +78,17 @@ impl ApiRequest {
         service: &Service,
         admitted: Admitted,
         mut fields: CommonFields,
-        own: EndpointParameters,
+        own: EndpointParameters<'_>,
+        notes: &Notes,
     ) -> Result<Self, ApiError> {
-        let model = model_name(fields.model.take(), &service.model.names)?;
-        check_support(&fields)?;
+        let model = model_name(fields.model.take(), &service.model.names, notes)?;
+        check_support(&fields, notes)?;
         let options = ResponseOptions::new(&fields, own.logprobs.is_some());
         let form = one_form(&mut fields, own.form)?;
+        let (form, calls) = match own.calling {
+            Some(calling) => (None, calling.form(form)?),
+            None => (form, None),
+        };
         let mut sampling = fields.sampling;
         sampling.logit_bias = logit_bias(&fields.logit_bias)?;
         let parameters = RequestParameters {
@@ -88,7 +97,10 @@ impl ApiRequest {
             max_tokens: own.max_tokens,
             logprobs: own.logprobs,
             form,
+            calls,
             stop: fields.stop,
+            stop_tokens: fields.stop_token_ids.into_iter().map(Token).collect(),
+            min_tokens: fields.min_tokens as usize,
             seed: fields.seed,
             sampling,
             prediction: fields.prediction.map(|it| it.content.text()),
@@ -104,18 +116,24 @@ impl ApiRequest {
     }
 }
 
-fn model_name(requested: Option<String>, names: &[String]) -> Result<String, ApiError> {
+/// The name of the model in the response. There is one model: unless the server is strict, it
+/// answers to any name, and says its own.
+pub(crate) fn model_name(
+    requested: Option<String>,
+    names: &[String],
+    notes: &Notes,
+) -> Result<String, ApiError> {
     match requested {
-        None => Ok(names[0].clone()),
         Some(name) if names.contains(&name) => Ok(name),
-        Some(name) => Err(ApiError::no_model(&name, names)),
+        Some(name) if notes.is_strict() => Err(ApiError::no_model(&name, names)),
+        _ => Ok(names[0].clone()),
     }
 }
 
-/// Rejects what the server does not support.
-fn check_support(fields: &CommonFields) -> Result<(), ApiError> {
+/// Rejects what the server does not support, or notes it if the output does not depend on it.
+fn check_support(fields: &CommonFields, notes: &Notes) -> Result<(), ApiError> {
     if fields.store == Some(true) {
-        return Err(ApiError::field("store", "this server keeps no answers: leave `store` out"));
+        notes.ignore("store", "this server keeps no answers: leave `store` out")?;
     }
     if fields.cache_salt.as_deref() == Some("") {
         let message = "`cache_salt` is empty: give at least one character, or leave it out";
@@ -125,7 +143,7 @@ fn check_support(fields: &CommonFields) -> Result<(), ApiError> {
     let has_options = options.include_usage.is_some() || options.continuous_usage_stats.is_some();
     if has_options && !fields.stream {
         let message = "`stream_options` is for streams: add `stream`, or leave it out";
-        return Err(ApiError::field("stream_options", message));
+        notes.ignore("stream_options", message)?;
     }
     if fields.resume_token_ids.is_some() && !fields.stream {
         let message = "only a stream can break off half-way: add `stream`, or leave this out";
@@ -139,7 +157,8 @@ fn one_form(fields: &mut CommonFields, own: Option<Form>) -> Result<Option<Form>
     let mut forms: Vec<Form> = own.into_iter().collect();
     forms.extend(fields.grammar.take().map(Form::Grammar));
     forms.extend(fields.json_schema.take().map(Form::JsonSchema));
-    if let Some(outputs) = fields.structured_outputs.take() {
+    let guided = std::mem::take(&mut fields.guided);
+    for outputs in fields.structured_outputs.take().into_iter().chain([guided]) {
         let StructuredOutputs { json, regex, choice, grammar } = outputs;
         forms.extend(json.map(Form::JsonSchema));
         forms.extend(regex.map(Form::Regex));
@@ -187,9 +206,20 @@ fn speculative(fields: Speculative) -> SpeculativeParameters {
 /// If there is no schema and one is needed, or the other way round.
 pub(crate) fn form_of(format: Option<ResponseFormat>) -> Result<Option<Form>, ApiError> {
     let reject = |message| Err(ApiError::field("response_format.json_schema", message));
-    Ok(match format.map(|format| (format.kind, format.json_schema)) {
+    let (format, schema) = match format {
+        Some(ResponseFormat { schema: Some(_), kind, .. }) if kind != FormatKind::JsonObject => {
+            let message = "`response_format.schema` needs \"type\": \"json_object\": set it, or use \
+                           `json_schema`";
+            return Err(ApiError::field("response_format.schema", message));
+        }
+        Some(mut format) => (Some((format.kind, format.json_schema)), format.schema.take()),
+        None => (None, None),
+    };
+    Ok(match format {
         None | Some((FormatKind::Text, None)) => None,
-        Some((FormatKind::JsonObject, None)) => Some(Form::JsonObject),
+        Some((FormatKind::JsonObject, None)) => {
+            Some(schema.map_or(Form::JsonObject, Form::JsonSchema))
+        }
         Some((FormatKind::JsonSchema, Some(named))) => Some(Form::JsonSchema(named.schema)),
         Some((FormatKind::JsonSchema, None)) => {
             return reject(

@@ -3,9 +3,13 @@
 //! A body is read into a tree first, and the types from the tree, so that an error knows where it is
 //! (`messages[1].content`), what is there, and what was expected, without a word of how types are
 //! made here.
+//!
+//! Unless the server is strict, a field that the types do not have is no error: see `sift.rs`.
 
 mod either;
+mod node;
 mod problem;
+mod sift;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -13,17 +17,32 @@ mod tree;
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
+use super::notes::Notes;
+use node::Node;
+use sift::Sieve;
 use tree::Tree;
 
 pub(crate) use problem::Problem;
 
-/// Reads a request.
+/// Reads a request. What is left out of it is noted.
 ///
 /// # Errors
 /// Names the field, what it is, what was expected, and an example.
-pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8], notes: &Notes) -> Result<T, ApiError> {
     let tree: Tree = serde_json::from_slice(bytes).map_err(|error| malformed(&error))?;
-    T::deserialize(tree).map_err(|problem: Problem| problem.into_error())
+    let sieve = Sieve::default();
+    let node = Node { tree, sieve: (!notes.is_strict()).then_some(&sieve) };
+    let read = T::deserialize(node).map_err(|problem: Problem| problem.into_error());
+    sieve.into_names().for_each(|name| notes.ignored(name));
+    read
+}
+
+/// Reads a request that another one was turned into.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_value<T: DeserializeOwned>(body: serde_json::Value) -> Result<T, ApiError> {
+    read(body.to_string().as_bytes(), &Notes::new(true))
 }
 
 /// A body that is not JSON.

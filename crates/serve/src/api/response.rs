@@ -13,6 +13,9 @@ use crate::error::RequestError;
 use crate::response::ResponseStream;
 use crate::service::Service;
 
+/// The header that says what a lossy mode promised and spent.
+pub(crate) const LOSSY: HeaderName = HeaderName::from_static("forerun-lossy");
+
 /// A response under way: its sequences, and how they are to be written.
 pub(crate) struct ApiResponse {
     service: Arc<Service>,
@@ -103,7 +106,7 @@ impl ApiResponse {
             write!(said, "; spent={:.4}", spending.mean()).expect("strings take all text");
         }
         let value = HeaderValue::from_str(&said).expect("names and numbers");
-        HeaderMap::from_iter([(HeaderName::from_static("forerun-lossy"), value)])
+        HeaderMap::from_iter([(LOSSY, value)])
     }
 
     /// Whether a chunk is sent though it adds no text.

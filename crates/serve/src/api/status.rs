@@ -1,15 +1,19 @@
 //! `GET /health`, `/livez`, `/v1/loads`, `/metrics` and `/version`, for probes and gateways.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::UNIX_EPOCH;
 
 use axum::Json;
-use axum::http::header;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::App;
+use super::caller::may_see_tenants;
 use super::error::{ApiError, ErrorBody};
 use super::extract::Shared;
 use crate::error::Failure;
@@ -106,7 +110,10 @@ pub(crate) async fn loads(Shared(service): Shared) -> Json<Loads> {
     Json(Loads { timestamp, dp_rank_count: 1, loads: vec![snapshot] })
 }
 
-/// The metrics, for Prometheus.
+/// What a text of metrics ends with.
+const END: &str = "# EOF\n";
+
+/// The metrics, for Prometheus. Those of tenants are shown to who has the key for them.
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -115,9 +122,19 @@ pub(crate) async fn loads(Shared(service): Shared) -> Json<Loads> {
         (status = 503, body = ErrorBody)
     )
 )]
-pub(crate) async fn metrics(Shared(service): Shared) -> impl IntoResponse {
+pub(crate) async fn metrics(
+    State(app): State<Arc<App>>,
+    Shared(service): Shared,
+    headers: HeaderMap,
+) -> impl IntoResponse {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], service.metrics.text())
+    let mut text = service.metrics.text();
+    if may_see_tenants(&app, &headers) {
+        // Each ends with a mark, which ends the whole.
+        text.truncate(text.trim_end_matches(END).len());
+        text += &app.tenants.metrics().text();
+    }
+    ([(header::CONTENT_TYPE, kind)], text)
 }
 
 /// Which build this is.

@@ -29,6 +29,12 @@ impl Sink {
         self.0.send(Event::default().data(data)).await.is_ok()
     }
 
+    /// Sends an event by its name. Returns `false` once the client has left.
+    pub(crate) async fn send_event(&self, name: &'static str, event: &impl Serialize) -> bool {
+        let data = serde_json::to_string(event).expect("numbers, strings and lists of them");
+        self.0.send(Event::default().event(name).data(data)).await.is_ok()
+    }
+
     /// Returns what was decoded next; `None` once all sequences have finished or the client has left.
     pub(crate) async fn next(
         &self,

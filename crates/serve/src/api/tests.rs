@@ -7,10 +7,14 @@ mod bodies;
 mod chat;
 mod completions;
 mod constraints;
+mod lenient;
 mod load;
 mod lossy;
+mod messages;
 mod parameters;
+mod responses;
 mod status;
+mod tenants;
 mod tokens;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use forerun_decode::{
     ChatTemplate, Engine, EngineError, Output, Slot, Special, Step, Token, TokenizeError,
@@ -29,8 +33,9 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::config::ServeConfig;
+use crate::config::{Origins, ServeConfig};
 use crate::fixtures;
+use crate::request::Client;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -45,7 +50,9 @@ const CONTEXT_LEN: usize = 1024;
 const END: Token = Token(96);
 
 /// The chat template.
-const TEMPLATE: &str = "{% for message in messages %}[{{ message.role }}]{{ message.content }}\
+const TEMPLATE: &str = "{% for message in messages %}[{{ message.role }}]\
+                        {% if thoughts and message.reasoning_content %}\
+                        ({{ message.reasoning_content }}){% endif %}{{ message.content }}\
                         {% endfor %}{% if suffix %}{{ suffix }}{% endif %}";
 
 /// Every printable character of ASCII and the new line are a token, and there is an end token.
@@ -220,16 +227,27 @@ impl Api {
         Self::serving(engine, |_| {})
     }
 
+    /// A server whose model has this chat template.
+    fn templated(source: &str, change: impl FnOnce(&mut ServeConfig)) -> Self {
+        let mut engine = fixtures::engine_of(Arc::new(Ascii), Box::new(toy()));
+        engine.template = Some(ChatTemplate::new(source, None, None).unwrap());
+        engine.template_source = source.to_owned();
+        Self::serving(engine, change)
+    }
+
     fn serving(mut engine: crate::config::Engine, change: impl FnOnce(&mut ServeConfig)) -> Self {
-        engine.template = Some(ChatTemplate::new(TEMPLATE, None, None).unwrap());
-        engine.template_source = TEMPLATE.to_owned();
+        if engine.template.is_none() {
+            engine.template = Some(ChatTemplate::new(TEMPLATE, None, None).unwrap());
+            engine.template_source = TEMPLATE.to_owned();
+        }
         engine.model.names.push("alias".to_owned());
         let mut config = config();
         change(&mut config);
-        let keys = config.api_keys.len();
-        let (service, thread) = Service::start(engine, config.host.clone(), keys, None).unwrap();
+        let app = App::new(config);
+        let (host, tenants) = (app.config.host.clone(), Arc::clone(&app.tenants));
+        let (service, thread) = Service::start(engine, host, tenants, None).unwrap();
         let service = Arc::new(service);
-        let app = App { config, service: OnceLock::from(Arc::clone(&service)) };
+        let _ = app.service.set(Arc::clone(&service));
         Self { router: router(Arc::new(app)), service, thread }
     }
 
@@ -279,7 +297,12 @@ fn config() -> ServeConfig {
     ServeConfig {
         host: fixtures::config(4),
         api_keys: Vec::new(),
+        tenants: Vec::new(),
+        metrics_key: None,
+        audit: None,
         allowed_hosts: Vec::new(),
+        strict: false,
+        origins: Origins::Local,
         read_timeout: Duration::from_secs(30),
         write_timeout: Duration::from_secs(30),
         connections_max: 1,

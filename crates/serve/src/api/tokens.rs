@@ -163,8 +163,8 @@ pub(crate) async fn apply_template(
 ) -> Result<Json<Rendered>, ApiError> {
     off_thread(move || {
         let TemplateRequest { messages, chat_template_kwargs, .. } = request;
-        let variables = chat_template_kwargs.as_ref();
-        let prompt = render(&service, &messages, variables, &Calling::default())?;
+        let variables = chat_template_kwargs.unwrap_or_default();
+        let prompt = render(&service, &messages, &variables, &Calling::none(&service.dialect))?;
         Ok(Json(Rendered { prompt: prompt.text }))
     })
     .await

@@ -1,109 +1,151 @@
-//! Functions that a model may call.
+//! Functions that a model may call, as requests offer them and responses report their calls.
 //!
-//! Chat templates disagree on how calls are written. Here there is one way, which many models are
-//! trained on and others can be instructed to use: JSON between `<tool_call>` and `</tool_call>`.
-//! If a call is required, the output is constrained to that form and to the function's schema.
+//! How a call is written is the model's own: see `dialect.rs`. To a model whose chat template knows
+//! nothing of functions they are described in its instructions.
 
-use forerun_decode::Message;
+use std::sync::Arc;
+
+use forerun_decode::{Finish, Message};
 use forerun_grammar::Form;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::refs::Definitions;
-use super::types::{CalledFunction, Function, Tool, ToolCall, ToolChoice, ToolKind, ToolMode};
-
-const BEGIN: &str = "<tool_call>";
-const END: &str = "</tool_call>";
+use super::objects::Delta;
+use super::types::{
+    CalledFunction, CalledFunctionDelta, Function, Tool, ToolCall, ToolCallDelta, ToolChoice,
+    ToolKind, ToolMode,
+};
+use crate::dialect::{CallForm, CallRules, Callable, Dialect, Part, Splitter};
+use crate::event::finish_reason;
 
 /// Which functions may be called, and whether one must be.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Calling {
-    functions: Vec<Function>,
+    dialect: Arc<Dialect>,
+    tools: Vec<Tool>,
+    functions: Arc<[Callable]>,
     required: bool,
-}
-
-/// A call as the model writes it.
-#[derive(Deserialize)]
-struct Written {
-    name: String,
-    #[serde(default)]
-    arguments: Value,
+    several: bool,
+    /// Whether the output begins inside a thought.
+    opened: bool,
 }
 
 impl Calling {
-    /// What a request allows.
-    pub(crate) fn new(
-        tools: Option<Vec<Tool>>,
-        choice: Option<ToolChoice>,
-    ) -> Result<Self, ApiError> {
-        let functions: Vec<Function> =
-            tools.unwrap_or_default().into_iter().map(|tool| tool.function).collect();
-        let none = || ApiError::field("tool_choice", "there are no `tools` to choose from");
-        Ok(match choice {
-            None | Some(ToolChoice::Mode(ToolMode::Auto)) => Self { functions, required: false },
-            Some(ToolChoice::Mode(ToolMode::None)) => Self::default(),
-            Some(_) if functions.is_empty() => return Err(none()),
-            Some(ToolChoice::Mode(ToolMode::Required)) => Self { functions, required: true },
-            Some(ToolChoice::Named(named)) => {
-                let name = named.function.name;
-                let function = functions.into_iter().find(|function| function.name == name);
-                let unknown = || format!("there is no function {name:?} among `tools`");
-                let function = function.ok_or_else(|| ApiError::field("tool_choice", unknown()))?;
-                Self { functions: vec![function], required: true }
-            }
-        })
+    /// No function may be called.
+    pub(crate) fn none(dialect: &Arc<Dialect>) -> Self {
+        Self::of(dialect, Vec::new(), false)
     }
 
-    /// The form of an output that must be a call.
+    fn of(dialect: &Arc<Dialect>, mut tools: Vec<Tool>, required: bool) -> Self {
+        for tool in &mut tools {
+            // Templates take it that every function has parameters.
+            let none = || json!({ "type": "object", "properties": {} });
+            tool.function.parameters.get_or_insert_with(none);
+        }
+        let callable = |tool: &Tool| {
+            let Function { name, parameters, .. } = tool.function.clone();
+            Callable { name, parameters }
+        };
+        let functions = tools.iter().map(callable).collect();
+        let dialect = Arc::clone(dialect);
+        Self { dialect, tools, functions, required, several: true, opened: false }
+    }
+
+    /// What a request allows.
     ///
     /// # Errors
-    /// If a schema refers to what it does not have.
-    pub(crate) fn form(&self) -> Result<Option<Form>, ApiError> {
-        if !self.required {
-            return Ok(None);
-        }
-        let mut parts = Definitions::default();
-        let mut call = |function: &Function| {
-            let any = json!({ "type": "object" });
-            let arguments = function.parameters.as_ref().unwrap_or(&any);
-            let arguments = parts.hoist(arguments).map_err(|reference| {
-                let name = &function.name;
-                let message = format!(
-                    "the parameters of {name:?} refer to {reference:?}, which is not in them: \
-                     add it under \"$defs\""
-                );
-                ApiError::field("tools", message)
-            })?;
-            Ok(json!({
-                "type": "object",
-                "properties": { "name": { "const": function.name }, "arguments": arguments },
-                "required": ["name", "arguments"],
-                "additionalProperties": false,
-            }))
+    /// If a function is to be called that is not there.
+    pub(crate) fn new(
+        dialect: &Arc<Dialect>,
+        tools: Option<Vec<Tool>>,
+        choice: Option<ToolChoice>,
+        several: Option<bool>,
+    ) -> Result<Self, ApiError> {
+        let tools = tools.unwrap_or_default();
+        let none = || ApiError::field("tool_choice", "there are no `tools` to choose from");
+        let calling = match choice {
+            None | Some(ToolChoice::Mode(ToolMode::Auto)) => Self::of(dialect, tools, false),
+            Some(ToolChoice::Mode(ToolMode::None)) => Self::none(dialect),
+            Some(_) if tools.is_empty() => return Err(none()),
+            Some(ToolChoice::Mode(ToolMode::Required)) => Self::of(dialect, tools, true),
+            Some(ToolChoice::Named(named)) => {
+                let name = named.function.name;
+                let tool = tools.into_iter().find(|tool| tool.function.name == name);
+                let unknown = || format!("there is no function {name:?} among `tools`");
+                let tool = tool.ok_or_else(|| ApiError::field("tool_choice", unknown()))?;
+                Self::of(dialect, vec![tool], true)
+            }
         };
-        let calls =
-            self.functions.iter().map(&mut call).collect::<Result<Vec<Value>, ApiError>>()?;
-        let schema = parts.into_schema(Map::from_iter([("anyOf".to_owned(), calls.into())]));
-        Ok(Some(Form::Grammar(format!(
-            "%llguidance {{}}\nstart: \"{BEGIN}\" call \"{END}\"\ncall: %json {schema}\n"
-        ))))
+        Ok(Self { several: several.unwrap_or(true), ..calling })
     }
 
-    /// Describes the functions in the model's instructions.
+    /// The same for the output after this prompt.
+    pub(crate) fn after(self, prompt: &str) -> Self {
+        Self { opened: self.dialect.is_opened(prompt), ..self }
+    }
+
+    /// How the model writes.
+    pub(crate) fn dialect(&self) -> &Dialect {
+        &self.dialect
+    }
+
+    /// What the calls of an output are held to, and its answer if that has a form.
+    ///
+    /// # Errors
+    /// If a function's schema refers to what it does not have, unless the answer has a form of its own, or
+    /// that form is not one beside calls.
+    pub(crate) fn form(&self, answer: Option<Form>) -> Result<Option<CallForm>, ApiError> {
+        let schema = answer.as_ref().and_then(json_schema);
+        if self.required && answer.is_some() && schema.is_none() {
+            let message = "an answer that must call a function has no other form";
+            return Err(ApiError::field("response_format", message));
+        }
+        // A form that is no JSON leaves no room for calls, and one that is JSON none for calls whose mark
+        // is JSON too.
+        let joins = schema.is_some() && !self.dialect.calls.first_only;
+        let calls = self.required || answer.is_none() || joins;
+        let rules = (calls && !self.functions.is_empty()).then(|| self.rules(schema.as_ref()));
+        match rules.map(|rules| rules.form()) {
+            Some(Ok(calls)) => Ok(Some(calls)),
+            Some(Err(missing)) if self.required || answer.is_none() => {
+                let message = format!(
+                    "the parameters of {:?} refer to {:?}, which is not in them: add it under \
+                     \"$defs\"",
+                    missing.function, missing.reference
+                );
+                Err(ApiError::field("tools", message))
+            }
+            _ => Ok(answer.map(|form| CallForm::of_answer(form, self.opened))),
+        }
+    }
+
+    fn rules<'a>(&'a self, answer: Option<&'a Value>) -> CallRules<'a> {
+        let Self { dialect, functions, required, several, opened, .. } = self;
+        let (required, several, opened) = (*required, *several, *opened);
+        CallRules { dialect, functions, required, several, opened, answer }
+    }
+
+    /// The functions, for a template that describes them to the model.
+    pub(crate) fn native_tools(&self) -> Option<&[Tool]> {
+        let native = self.dialect.native.is_some() && !self.tools.is_empty();
+        native.then_some(&self.tools[..])
+    }
+
+    /// Describes the functions in the model's instructions, if its template does not.
     pub(crate) fn instruct(&self, messages: &mut Vec<Message>) {
-        if self.functions.is_empty() {
+        if self.tools.is_empty() || self.dialect.native.is_some() {
             return;
         }
         let mut instructions = String::from("You can call these functions:\n");
-        for function in &self.functions {
-            instructions += &serde_json::to_string(function).expect("strings and values");
+        for tool in &self.tools {
+            instructions += &serde_json::to_string(&tool.function).expect("strings and values");
             instructions.push('\n');
         }
+        let call = &self.dialect.calls.call;
         instructions += "To call one, answer with ";
-        instructions += BEGIN;
+        instructions += &call.start;
         instructions += "{\"name\": ..., \"arguments\": {...}}";
-        instructions += END;
+        instructions += &call.end;
         match messages.first_mut() {
             Some(first) if first.role == "system" => {
                 first.content.push_str("\n\n");
@@ -113,150 +155,126 @@ impl Calling {
         }
     }
 
-    /// Splits a whole output into text and calls.
-    pub(crate) fn parse(&self, text: String) -> (Option<String>, Vec<ToolCall>) {
-        let mut filter = self.filter();
-        let mut content = String::new();
-        filter.push(&text, &mut content);
-        let calls = filter.finish(&mut content);
-        let has_text = !content.is_empty() || calls.is_empty();
-        (has_text.then_some(content), calls)
+    /// Splits the output into thoughts, text and calls.
+    pub(crate) fn splitter(&self) -> Splitter {
+        Splitter::new(Arc::clone(&self.dialect), Arc::clone(&self.functions), self.opened)
     }
 
-    /// A filter that takes the calls out of an output as it is decoded.
-    pub(crate) fn filter(&self) -> CallFilter {
-        let names = self.functions.iter().map(|function| function.name.clone()).collect();
-        CallFilter { names, held: String::new(), inside: None, calls: Vec::new() }
+    /// Splits a whole output.
+    pub(crate) fn split(&self, text: &str) -> (Vec<Part>, Splitter) {
+        let (mut splitter, mut parts) = (self.splitter(), Vec::new());
+        splitter.push(text, &mut parts);
+        splitter.finish(&mut parts);
+        (parts, splitter)
     }
 }
 
-/// Takes calls out of text as it is decoded.
-#[derive(Debug)]
-pub(crate) struct CallFilter {
-    names: Vec<String>,
-    /// Text that may be the beginning of a mark.
-    held: String,
-    /// The call so far, if one was begun.
-    inside: Option<String>,
-    calls: Vec<ToolCall>,
+/// The schema of a form that is JSON.
+fn json_schema(form: &Form) -> Option<Value> {
+    match form {
+        Form::JsonObject => Some(json!({ "type": "object" })),
+        Form::JsonSchema(Value::Bool(true)) => Some(json!({})),
+        Form::JsonSchema(schema) => Some(schema.clone()),
+        _ => None,
+    }
 }
 
-impl CallFilter {
-    /// Adds text. What is no part of a call is appended to `out`.
-    pub(crate) fn push(&mut self, text: &str, out: &mut String) {
-        if self.names.is_empty() {
-            out.push_str(text);
-            return;
-        }
-        self.held.push_str(text);
-        loop {
-            let mark = if self.inside.is_some() { END } else { BEGIN };
-            let Some(at) = self.held.find(mark) else { break };
-            let rest = self.held.split_off(at + mark.len());
-            let before = self.held[..at].to_owned();
-            self.held = rest;
-            match self.inside.take() {
-                None => {
-                    out.push_str(&before);
-                    self.inside = Some(String::new());
+/// A new id of a call.
+pub(crate) fn call_id() -> String {
+    format!("call_{:016x}", crate::random())
+}
+
+/// The finish reason of an output, by OpenAI's names.
+pub(crate) fn reason_of(splitter: &Splitter, finish: Finish) -> &'static str {
+    match finish_reason(finish) {
+        "length" if splitter.is_cut() => "length",
+        _ if splitter.calls() > 0 => "tool_calls",
+        reason => reason,
+    }
+}
+
+/// A whole answer: thoughts, text and calls.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) thoughts: Option<String>,
+    pub(crate) text: Option<String>,
+    pub(crate) calls: Vec<ToolCall>,
+}
+
+impl From<Vec<Part>> for Answer {
+    fn from(parts: Vec<Part>) -> Self {
+        let mut answer = Self::default();
+        for part in parts {
+            match part {
+                Part::Thought(text) => answer.thoughts.get_or_insert_default().push_str(&text),
+                Part::Text(text) => answer.text.get_or_insert_default().push_str(&text),
+                Part::Call(name) => answer.calls.push(ToolCall {
+                    id: call_id(),
+                    kind: ToolKind::Function,
+                    function: CalledFunction { name, arguments: String::new() },
+                }),
+                Part::Arguments(text) => {
+                    if let Some(call) = answer.calls.last_mut() {
+                        call.function.arguments.push_str(&text);
+                    }
                 }
-                Some(written) => self.take(written + &before, out),
             }
         }
-        let mark = if self.inside.is_some() { END } else { BEGIN };
-        let kept = (1..mark.len()).rev().find(|len| self.held.ends_with(&mark[..*len]));
-        let free = self.held.len() - kept.unwrap_or(0);
-        let rest = self.held.split_off(free);
-        let before = std::mem::replace(&mut self.held, rest);
-        match &mut self.inside {
-            None => out.push_str(&before),
-            Some(written) => written.push_str(&before),
+        if answer.calls.is_empty() {
+            answer.text.get_or_insert_default();
         }
-    }
-
-    /// A call is complete. If it is not valid, it is text.
-    fn take(&mut self, written: String, out: &mut String) {
-        let call = serde_json::from_str::<Written>(written.trim());
-        match call {
-            Ok(call) if self.names.contains(&call.name) => self.calls.push(ToolCall {
-                index: None,
-                id: format!("call_{:016x}", crate::random()),
-                kind: ToolKind::Function,
-                function: CalledFunction { name: call.name, arguments: call.arguments.to_string() },
-            }),
-            _ => {
-                out.push_str(BEGIN);
-                out.push_str(&written);
-                out.push_str(END);
-            }
-        }
-    }
-
-    /// The output has ended. Returns the calls; what was held back is appended to `out`.
-    pub(crate) fn finish(&mut self, out: &mut String) -> Vec<ToolCall> {
-        if let Some(written) = self.inside.take() {
-            out.push_str(BEGIN);
-            out.push_str(&written);
-        }
-        out.push_str(&std::mem::take(&mut self.held));
-        let calls = self.calls.iter().cloned().zip(0..);
-        calls.map(|(call, index)| ToolCall { index: Some(index), ..call }).collect()
-    }
-
-    /// Whether a function was called.
-    pub(crate) fn called(&self) -> bool {
-        !self.calls.is_empty()
+        answer
     }
 }
 
-/// Writes the calls of an earlier message as the model wrote them.
-pub(crate) fn write_calls(content: &mut String, calls: &[ToolCall]) {
+/// What parts add to a message; `begun` counts its calls.
+pub(crate) fn delta_of(parts: Vec<Part>, begun: &mut usize) -> Delta {
+    let mut delta = Delta::default();
+    for part in parts {
+        match part {
+            Part::Thought(text) => delta.reasoning_content.get_or_insert_default().push_str(&text),
+            Part::Text(text) => delta.content.get_or_insert_default().push_str(&text),
+            Part::Call(name) => {
+                let function = CalledFunctionDelta { name: Some(name), arguments: String::new() };
+                delta.tool_calls.push(ToolCallDelta {
+                    index: *begun,
+                    id: Some(call_id()),
+                    kind: Some(ToolKind::Function),
+                    function,
+                });
+                *begun += 1;
+            }
+            Part::Arguments(arguments) => {
+                let index = begun.saturating_sub(1);
+                match delta.tool_calls.last_mut().filter(|call| call.index == index) {
+                    Some(call) => call.function.arguments.push_str(&arguments),
+                    None => delta.tool_calls.push(ToolCallDelta {
+                        index,
+                        id: None,
+                        kind: None,
+                        function: CalledFunctionDelta { name: None, arguments },
+                    }),
+                }
+            }
+        }
+    }
+    delta
+}
+
+/// Writes the calls of an earlier message as text, for a template that knows nothing of calls.
+pub(crate) fn write_calls(content: &mut String, calls: &[ToolCall], dialect: &Dialect) {
+    let marks = &dialect.calls.call;
     for call in calls {
-        let text = &call.function.arguments;
-        let arguments: Value = serde_json::from_str(text).unwrap_or_else(|_| json!(text));
+        let arguments = arguments_of(call);
         let written = json!({ "name": call.function.name, "arguments": arguments });
-        content.push_str(&format!("{BEGIN}{written}{END}"));
+        content.push_str(&format!("{}{written}{}", marks.start, marks.end));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn calling() -> Calling {
-        let tool = json!([{ "type": "function", "function": { "name": "add" } }]);
-        Calling::new(serde_json::from_value(tool).unwrap(), None).unwrap()
-    }
-
-    #[test]
-    fn calls_are_found_however_the_text_is_cut() {
-        let text = "Let me see. <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call> Done <tool";
-        for size in 1..text.len() {
-            let mut filter = calling().filter();
-            let mut content = String::new();
-            for piece in text.as_bytes().chunks(size) {
-                filter.push(std::str::from_utf8(piece).unwrap(), &mut content);
-            }
-            let calls = filter.finish(&mut content);
-            assert_eq!(content, "Let me see.  Done <tool", "in pieces of {size}");
-            assert_eq!(calls.len(), 1);
-            assert_eq!(calls[0].function.arguments, "{\"a\":1}");
-        }
-    }
-
-    #[test]
-    fn an_invalid_call_is_text() {
-        let texts = ["<tool_call>{\"name\": \"sub\"}</tool_call>", "<tool_call>no", "a < b"];
-        for text in texts {
-            let (content, calls) = calling().parse(text.to_owned());
-            assert_eq!((content.as_deref(), calls.len()), (Some(text), 0));
-        }
-    }
-
-    #[test]
-    fn without_tools_marks_are_text() {
-        let text = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
-        let (content, calls) = Calling::default().parse(text.to_owned());
-        assert_eq!((content.as_deref(), calls.len()), (Some(text), 0));
+/// The arguments of an earlier call; what is no JSON is a text.
+pub(crate) fn arguments_of(call: &ToolCall) -> Value {
+    match call.function.arguments.trim() {
+        "" => json!({}),
+        text => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
     }
 }

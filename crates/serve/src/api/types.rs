@@ -1,6 +1,6 @@
 //! The fields of requests, by OpenAI's names, and by llama-server's or vLLM's if OpenAI has none.
 //!
-//! Unknown fields are rejected: a setting that is silently ignored is worse than an error.
+//! What happens to other fields is decided in `read/sift.rs`: none is silently ignored.
 
 mod message;
 mod tool;
@@ -13,7 +13,8 @@ use utoipa::ToSchema;
 
 pub(crate) use self::message::{ChatMessage, Content, ContentPart, Role};
 pub(crate) use self::tool::{
-    CalledFunction, Function, NamedTool, Tool, ToolCall, ToolChoice, ToolKind, ToolMode,
+    CalledFunction, CalledFunctionDelta, Function, NamedTool, Tool, ToolCall, ToolCallDelta,
+    ToolChoice, ToolKind, ToolMode,
 };
 use crate::prepare::SamplingParameters;
 
@@ -55,6 +56,13 @@ macro_rules! request {
             pub(crate) n: Option<u32>,
             /// Text that ends the output and is not part of it.
             pub(crate) stop: Option<OneOrMany>,
+            /// Tokens that end the output and are not part of it, as in vLLM.
+            pub(crate) stop_token_ids: Option<Vec<u32>>,
+            /// How many tokens the output has at least before it may end, as in vLLM.
+            pub(crate) min_tokens: Option<u32>,
+            /// Most tokens of the output, by llama-server's name; -1 for no limit.
+            #[schema(minimum = -1)]
+            pub(crate) n_predict: Option<i64>,
             /// Determines the output; see `speculative.rule`.
             pub(crate) seed: Option<i64>,
             /// Added to the logits of single tokens, by id, -100 to 100.
@@ -86,6 +94,14 @@ macro_rules! request {
             pub(crate) json_schema: Option<Value>,
             /// A constraint of the output, by vLLM's names.
             pub(crate) structured_outputs: Option<StructuredOutputs>,
+            /// A JSON schema that the output follows, by vLLM's old name.
+            pub(crate) guided_json: Option<Value>,
+            /// A regular expression that the output matches, by vLLM's old name.
+            pub(crate) guided_regex: Option<String>,
+            /// Texts that the output is one of, by vLLM's old name.
+            pub(crate) guided_choice: Option<Vec<String>>,
+            /// A grammar that the output follows, by vLLM's old name.
+            pub(crate) guided_grammar: Option<String>,
             /// What the output is expected to be.
             pub(crate) prediction: Option<Prediction>,
             /// What is drafted and how drafts are verified.
@@ -110,7 +126,7 @@ macro_rules! request {
             /// Notes of the client. Ignored.
             #[allow(dead_code, reason = "clients may send it")]
             pub(crate) metadata: Option<Value>,
-            /// Whether the response is stored; only `false` is supported.
+            /// Whether the response is stored. It never is.
             pub(crate) store: Option<bool>,
         }
 
@@ -123,6 +139,8 @@ macro_rules! request {
                     stream_options: self.stream_options.take().unwrap_or_default(),
                     n: self.n.unwrap_or(1),
                     stop: self.stop.take().map(OneOrMany::into_vec).unwrap_or_default(),
+                    stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
+                    min_tokens: self.min_tokens.unwrap_or(0),
                     seed: self.seed,
                     logit_bias: self.logit_bias.take().unwrap_or_default(),
                     sampling: SamplingParameters {
@@ -141,6 +159,12 @@ macro_rules! request {
                     grammar: self.grammar.take(),
                     json_schema: self.json_schema.take(),
                     structured_outputs: self.structured_outputs.take(),
+                    guided: StructuredOutputs {
+                        json: self.guided_json.take(),
+                        regex: self.guided_regex.take(),
+                        choice: self.guided_choice.take(),
+                        grammar: self.guided_grammar.take(),
+                    },
                     prediction: self.prediction.take(),
                     speculative: self.speculative.take().unwrap_or_default(),
                     return_token_ids: self.return_token_ids.unwrap_or(false),
@@ -177,12 +201,28 @@ request! {
         tools: Option<Vec<Tool>>,
         /// Whether the model must call a function, or which.
         tool_choice: Option<ToolChoice>,
-        /// Whether the model may make several calls. Ignored.
-        #[allow(dead_code, reason = "a model may make one call or several")]
+        /// Whether the model may make several calls, as far as its format has them. Default: true.
         parallel_tool_calls: Option<bool>,
         /// Additional variables of the chat template.
         chat_template_kwargs: Option<BTreeMap<String, Value>>,
+        /// How much the model is to reason, for templates that read it; `none` also turns thinking
+        /// off where the template can.
+        reasoning_effort: Option<String>,
+        /// The same by OpenRouter's name.
+        reasoning: Option<ReasoningOptions>,
+        /// Whether the model is to think first, for templates that read it.
+        enable_thinking: Option<bool>,
+        /// What the output is made of; only `["text"]` is supported.
+        modalities: Option<Vec<String>>,
     }
+}
+
+/// How much the model is to reason.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReasoningOptions {
+    /// See `reasoning_effort`.
+    pub(crate) effort: Option<String>,
 }
 
 request! {
@@ -210,6 +250,8 @@ pub(crate) struct CommonFields {
     pub(crate) stream_options: StreamOptions,
     pub(crate) n: u32,
     pub(crate) stop: Vec<String>,
+    pub(crate) stop_token_ids: Vec<u32>,
+    pub(crate) min_tokens: u32,
     pub(crate) seed: Option<i64>,
     pub(crate) logit_bias: BTreeMap<String, f32>,
     /// All but `logit_bias`.
@@ -217,6 +259,8 @@ pub(crate) struct CommonFields {
     pub(crate) grammar: Option<String>,
     pub(crate) json_schema: Option<Value>,
     pub(crate) structured_outputs: Option<StructuredOutputs>,
+    /// The same by vLLM's old names.
+    pub(crate) guided: StructuredOutputs,
     pub(crate) prediction: Option<Prediction>,
     pub(crate) speculative: Speculative,
     pub(crate) return_token_ids: bool,
@@ -260,6 +304,8 @@ pub(crate) struct ResponseFormat {
     pub(crate) kind: FormatKind,
     /// The schema of `json_schema`.
     pub(crate) json_schema: Option<NamedSchema>,
+    /// The schema of a `json_object`, as in llama-server.
+    pub(crate) schema: Option<Value>,
 }
 
 /// The formats of the output.
@@ -292,7 +338,7 @@ pub(crate) struct NamedSchema {
 }
 
 /// A constraint of the output, by vLLM's names; one of them.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StructuredOutputs {
     /// A JSON schema.
@@ -353,10 +399,11 @@ pub(crate) struct Speculative {
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LossyRequest {
-    /// `budget` (at every token), `account` (on average over the output so far), or `near` at
-    /// temperature 0.
+    /// `budget` (at every token), `account` (on average over the output so far), `defer` (tokens are
+    /// shown before the target has scored them; on average over the output, and 16 beside), or `near`
+    /// at temperature 0.
     pub(crate) mode: String,
-    /// `budget`, `account`: total variation from the target's distribution. `near`: the share of
+    /// `budget`, `account`, `defer`: total variation from the target's distribution. `near`: the share of
     /// tokens that are not the likeliest.
     #[schema(minimum = 0, maximum = 1)]
     pub(crate) per_token: f64,

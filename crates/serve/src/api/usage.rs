@@ -213,17 +213,22 @@ pub struct LossySummary {
     mode: &'static str,
     /// What it promised per token: total variation, or the share of tokens that are not the likeliest.
     promised: f64,
+    /// What each output may spend beside that, however long it is (`defer`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowance: Option<f64>,
     /// What was spent per token.
     spent: f64,
     /// What was spent in all: how many tokens are expected not to be the target's own.
     spent_sum: f64,
     /// The most that one token spent.
     spent_most: f64,
-    /// Most by which any token became likelier.
-    factor_most: f64,
+    /// Most by which any token became likelier; not known of `defer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    factor_most: Option<f64>,
     /// Tokens.
     tokens: u64,
-    /// The tokens that are not the likeliest, by their place in the output (`near`).
+    /// The tokens that are certainly not the target's own, by their place in the output (`near`,
+    /// `defer`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forgiven: Vec<usize>,
     /// Whether the promise was kept.
@@ -233,13 +238,15 @@ pub struct LossySummary {
 impl LossySummary {
     /// Of an output, by its mode.
     pub fn new(mode: LossyMode, spending: &Spending) -> Self {
+        let defers = matches!(mode, LossyMode::Defer(_));
         Self {
             mode: mode.name(),
             promised: mode.promised(),
+            allowance: defers.then(|| mode.allowance()),
             spent: spending.mean(),
             spent_sum: spending.sum,
             spent_most: spending.most,
-            factor_most: spending.factor_most.max(1.0),
+            factor_most: (!defers).then(|| spending.factor_most.max(1.0)),
             tokens: spending.tokens,
             forgiven: spending.forgiven.clone(),
             kept: mode.is_kept(spending),

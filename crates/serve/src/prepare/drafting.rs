@@ -10,6 +10,9 @@ use crate::error::RequestError;
 use crate::request::Drafting;
 use crate::service::Service;
 
+/// Tokens of a path where the target may be left out, unless a request has another length.
+const DEFERRED_LEN: usize = 4;
+
 /// What the output may be an edited version of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Edits {
@@ -62,7 +65,10 @@ impl Service {
         let own = &self.drafts;
         let width = self.width_for(set, &drafters)?;
         let has_model = drafters.iter().any(|drafter| drafter.kind.is_model());
-        let draft_len_max = self.draft_len_for(set, &drafters)?;
+        // What a round takes says nothing where the target does not run in it: nothing adapts.
+        let defers = matches!(lossy, Some(LossyMode::Defer(_)));
+        let most = if defers && set.length.is_none() { DEFERRED_LEN } else { usize::MAX };
+        let draft_len_max = self.draft_len_for(set, &drafters)?.min(most);
         let together = drafters.len() + width - 1 <= self.paths_max;
         let several = together && (drafters.len() > 1 || width > 1);
         let default = match own.rule {
@@ -95,7 +101,7 @@ impl Service {
         let verified = lossy.map_or_else(|| rule.with_seed(0), LossyMode::rule);
         let policy = DraftPolicy::drafted(drafters, draft_len_max, verified);
         let policy = policy.wide(width).drawn(scheme);
-        let adaptive = own.adaptive && set.length.is_none();
+        let adaptive = own.adaptive && set.length.is_none() && !defers;
         Ok(Drafting { policy, rule, lossy, adaptive, refused: false })
     }
 

@@ -3,6 +3,7 @@
 use forerun_decode::Token;
 use forerun_grammar::Form;
 
+use crate::dialect::CallForm;
 use crate::request::CachePolicy;
 
 /// The parameters of a request.
@@ -18,8 +19,14 @@ pub(crate) struct RequestParameters {
     pub(crate) logprobs: Option<u32>,
     /// What the output is constrained to.
     pub(crate) form: Option<Form>,
+    /// What its calls are held to instead.
+    pub(crate) calls: Option<CallForm>,
     /// Texts that end the output.
     pub(crate) stop: Vec<String>,
+    /// Tokens that end the output.
+    pub(crate) stop_tokens: Vec<Token>,
+    /// Tokens of the output before it may end.
+    pub(crate) min_tokens: usize,
     /// Determines the output, whatever is drafted.
     pub(crate) seed: Option<i64>,
     /// How tokens are drawn.
@@ -43,7 +50,10 @@ impl RequestParameters {
             max_tokens: None,
             logprobs: None,
             form: None,
+            calls: None,
             stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            min_tokens: 0,
             seed: None,
             sampling: SamplingParameters::default(),
             prediction: None,

@@ -2,6 +2,7 @@
 
 use forerun_decode::{Commit, Load, Round, Times};
 
+use super::shares::Part;
 use super::{Active, Phase, RoundDrafts, Worker};
 use crate::error::Failure;
 use crate::event::{Event, Progress};
@@ -17,6 +18,7 @@ impl Worker {
         let took_part = |index: &usize| self.active[*index].phase != Phase::Waiting;
         let places: Vec<usize> = (0..self.active.len()).filter(took_part).collect();
         let mut over = Vec::new();
+        self.count(&places, &round.commits, seconds);
         for (index, commit) in places.into_iter().zip(round.commits) {
             let Active { history, drafts, generation, .. } = &mut self.active[index];
             if let (Some(controller), Some(history), RoundDrafts::Chosen(choice)) =
@@ -36,6 +38,22 @@ impl Worker {
         over.into_iter().rev().for_each(|index| self.leave(index));
     }
 
+    /// Divides the time of a round among the clients of these sequences, by the tokens that the target ran
+    /// for each.
+    fn count(&mut self, places: &[usize], commits: &[Commit], seconds: f64) {
+        let work = |commit: &Commit| (commit.prefilled + commit.drafted) as f64;
+        let whole: f64 = commits.iter().map(work).sum::<f64>().max(1.0);
+        // Those that waited had no part, and are there all the same.
+        let mut parts: Vec<Part> = self.active.iter().map(|it| Part::none(it.client)).collect();
+        for (index, commit) in places.iter().zip(commits) {
+            let own = seconds * work(commit) / whole;
+            let prefills = matches!(self.active[*index].phase, Phase::Prefill(_));
+            parts[*index].seconds = own;
+            parts[*index].prefill = if prefills { own } else { 0.0 };
+        }
+        self.shares.count(&parts, seconds);
+    }
+
     /// Sends a sequence's new tokens. Returns `false` once it is over.
     fn deliver(&mut self, index: usize, commit: Commit, times: Times) -> bool {
         let context_len = self.decoder.target().context_len();
@@ -50,17 +68,23 @@ impl Worker {
         let chunk = active.generation.committed(commit, times, context_len);
         active.stats.dropped.extend(chunk.dropped);
         active.stats.rounds = active.generation.stats().clone();
-        let count = chunk.pieces.len();
-        if count == 0 {
+        let (count, finish) = (chunk.pieces.len(), chunk.finish);
+        if count > 0 {
+            let now = self.decoder.clock().now();
+            match active.last.replace(now) {
+                None => {
+                    let (tenants, after) = (self.shares.tenants(), now - active.arrived);
+                    self.metrics.first_token(after);
+                    let name = tenants.of(active.client).and_then(|it| it.name());
+                    tenants.metrics().first_token(name, after);
+                }
+                Some(last) => self.metrics.tokens(now - last, count),
+            }
+            self.metrics.generated(count);
+            self.shares.tenants().decoded(active.client, count, now);
+        } else if finish.is_none() {
             return true;
         }
-        let now = self.decoder.clock().now();
-        match active.last.replace(now) {
-            None => self.metrics.first_token(now - active.arrived),
-            Some(last) => self.metrics.tokens(now - last, count),
-        }
-        self.metrics.generated(count);
-        let finish = chunk.finish;
         let (choice, stats) = (active.choice, active.stats.report(finish.is_some()));
         let progress = Progress { choice, pieces: chunk.pieces, finish, stats };
         if let Some(mode) = active.lossy.filter(|_| finish.is_some()) {
@@ -90,8 +114,12 @@ impl Worker {
                 index += 1;
                 continue;
             }
-            match self.decoder.round(&mut [active.turn()]) {
+            let started = self.decoder.clock().now();
+            let decoded = self.decoder.round(&mut [active.turn()]);
+            let seconds = (self.decoder.clock().now() - started).as_secs_f64();
+            match decoded {
                 Ok(mut round) => {
+                    self.count(&[index], &round.commits, seconds);
                     let commit = round.commits.pop().expect("one turn, one commit");
                     if self.deliver(index, commit, round.times) {
                         index += 1;
@@ -140,6 +168,7 @@ impl Active {
                 Some(Skipped::DoesNotPay)
             }
             Commit { draft_len_max: 0, .. } => Some(Skipped::NoRoom),
+            Commit { stopped: 1.., .. } => Some(Skipped::DoesNotPay),
             _ => Some(Skipped::NothingToSay),
         }
     }

@@ -4,12 +4,9 @@ use std::time::Duration;
 
 use forerun_decode::{DraftPolicy, Limits, Load, Plan};
 
+use super::prefill::PREFILL_MAX;
 use super::{Active, PREFILL_SMALL, Phase, RoundDrafts, Worker};
 use crate::request::Client;
-
-/// How long prefill may take in a round if sequences decode, and if none does.
-const STALL: Duration = Duration::from_millis(100);
-const ROUND_MAX: Duration = Duration::from_millis(250);
 
 /// How much longer a round may take because of drafts of a fixed length, if it serves a client that did
 /// not ask for them.
@@ -19,51 +16,27 @@ const SLOWER_MAX: f64 = 1.5;
 /// it, and masks that take longer are worked out beside the rounds.
 const MASK_STALL: Duration = Duration::from_millis(25);
 
-/// Prompt tokens that are prefilled in a round: at least while sequences decode, at least while none
-/// does, and at most. A slow machine exceeds its time with the first two: in smaller portions, a
-/// prompt would take it far longer, and all who wait with it.
-pub(super) const PREFILL_MIN: usize = 128;
-pub(super) const PREFILL_ALONE_MIN: usize = 256;
-const PREFILL_MAX: usize = 512;
-
 impl Worker {
     /// Decides which sequences prefill and which decode in this round, and how much is prefilled.
     pub(super) fn assign_phases(&mut self) -> Load {
         let uncached = |active: &Active| self.decoder.uncached_len(active.generation.sequence());
         let decoding =
             self.active.iter().filter(|active| uncached(active) <= PREFILL_SMALL).count();
-        let (time, least) = match decoding {
-            0 => (ROUND_MAX, PREFILL_ALONE_MIN),
-            _ => (STALL, PREFILL_MIN),
-        };
-        let budget = match &self.controller {
-            Some(controller) => controller.costs().target.tokens_within(time.as_secs_f64()),
-            None if decoding == 0 => PREFILL_MAX,
-            None => PREFILL_MIN,
-        };
-        let mut budget = budget.clamp(least, PREFILL_MAX);
-        let mut order: Vec<(usize, usize)> = self.active.iter().map(uncached).zip(0..).collect();
-        order.sort_unstable();
-        let mut prefilling = order.len() - decoding;
-        let mut prefilled = 0;
-        // All prompts go on alike, so a short one does not wait until a long one is through.
-        for (uncached, index) in order {
-            let active = &mut self.active[index];
+        let needs: Vec<usize> = self.active.iter().map(uncached).collect();
+        let parts = self.divide_prefill(&needs, self.prefill_budget(decoding));
+        for (active, (need, tokens)) in self.active.iter_mut().zip(needs.into_iter().zip(&parts)) {
             active.phase = Phase::Decode;
             active.limits = Limits { prefill_max: PREFILL_MAX, mask_budget: None };
-            if uncached > PREFILL_SMALL {
-                let tokens = uncached.min(budget.div_ceil(prefilling));
-                (budget, prefilling, prefilled) =
-                    (budget - tokens, prefilling - 1, prefilled + tokens);
-                active.phase = if tokens == 0 { Phase::Waiting } else { Phase::Prefill(tokens) };
-                active.limits.prefill_max = tokens;
+            if need > PREFILL_SMALL {
+                active.phase = if *tokens == 0 { Phase::Waiting } else { Phase::Prefill(*tokens) };
+                active.limits.prefill_max = *tokens;
             }
         }
         self.share_mask_time();
         // Sequences that still prefill will decode in a moment: a drafter chosen for the few that decode
         // now would have prefilled them for nothing.
         let apart = self.decoder.target().paths_max() == 1;
-        Load { sequences: self.active.len().saturating_sub(1), tokens: prefilled, apart }
+        Load { sequences: self.active.len().saturating_sub(1), tokens: parts.iter().sum(), apart }
     }
 
     /// Divides the time for masks among the constrained sequences. One whose next mask needs longer waits

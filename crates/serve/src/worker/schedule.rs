@@ -1,10 +1,12 @@
 //! Who gets a slot, and who gives one up.
 //!
-//! A free slot goes to the client that holds the fewest. If there is none, and a client that waits
-//! holds less than its share while another holds more, a sequence of the other is suspended: it keeps
+//! A free slot goes to the client of the highest priority, and among these to the one that holds the
+//! fewest for its weight. If there is none, and a client that waits holds less than its share while
+//! another holds more, or another has a lower priority, a sequence of the other is suspended: it keeps
 //! its tokens and its random state, gives up its slot, and is prefilled again once it gets one, so
-//! that its output is what it would have been (docs/adr/0017).
+//! that its output is what it would have been (docs/adr/0017, 0051).
 
+use std::cmp::Ordering;
 use std::hash::BuildHasher as _;
 use std::time::Duration;
 
@@ -31,9 +33,8 @@ impl Worker {
         self.served.retain(|(_, ended)| now - *ended < KEPT);
         loop {
             let may_begin = |waiting: &Waiting| !self.waits_for_another(waiting);
-            let Some(client) = self.waiting.next(|client| self.held(client), may_begin) else {
-                return;
-            };
+            let order = |one, other| self.order(one, other);
+            let Some(client) = self.waiting.next(order, may_begin) else { return };
             let victim = match self.slots.none_is_idle() {
                 true => self.victim(client),
                 false => None,
@@ -65,42 +66,64 @@ impl Worker {
         self.active.iter().filter(|active| active.client == client).count()
     }
 
-    /// The sequence that gives its slot up to a client that waits: of the client that holds the most
-    /// slots, the one begun last. None where that holds no more than its share, or the one that
-    /// waits holds as much.
-    fn victim(&self, waits: Client) -> Option<usize> {
-        let share = self.share(std::iter::empty());
-        let active = self.active.iter().map(|active| active.client);
-        let richest = active.max_by_key(|client| self.held(*client))?;
-        if self.held(waits) >= share || self.held(richest) <= share {
-            return None;
-        }
-        self.active.iter().rposition(|active| active.client == richest)
+    /// Which of two clients gets a free slot first.
+    pub(super) fn order(&self, one: Client, other: Client) -> Ordering {
+        self.shares.order((one, self.held(one)), (other, self.held(other)))
     }
 
-    /// The slots of each client, of those that wait or hold one and these.
-    pub(super) fn share(&self, more: impl Iterator<Item = Client>) -> usize {
+    /// The clients that have something to decode.
+    pub(super) fn present(&self) -> Vec<Client> {
         let active = self.active.iter().map(|active| active.client);
-        let mut clients: Vec<Client> = Vec::new();
-        for client in self.waiting.clients().chain(active).chain(more) {
-            if !clients.contains(&client) {
-                clients.push(client);
+        let mut present: Vec<Client> = self.waiting.clients().chain(active).collect();
+        present.sort_unstable();
+        present.dedup();
+        present
+    }
+
+    /// The sequence that gives its slot up to a client that waits: one of a lower priority, or of a
+    /// client that holds more than its share where the one that waits holds less. Of several clients it
+    /// is one of the last to get a slot, and of its sequences the one begun last.
+    fn victim(&self, waits: Client) -> Option<usize> {
+        let rank = self.shares.priority(waits);
+        let may_take = self.held(waits) < self.share(waits, std::iter::empty());
+        let gives = |client: &Client| match self.shares.priority(*client).cmp(&rank) {
+            Ordering::Less => true,
+            Ordering::Equal => {
+                may_take && self.held(*client) > self.share(*client, std::iter::empty())
             }
-        }
-        (self.slot_count / clients.len().max(1)).max(1)
+            Ordering::Greater => false,
+        };
+        let active = self.active.iter().map(|active| active.client).filter(gives);
+        let last = active.max_by(|one, other| self.order(*one, *other))?;
+        self.active.iter().rposition(|active| active.client == last)
+    }
+
+    /// The slots of a client, by its weight among those of its priority that wait or hold one and these.
+    /// Higher priorities have theirs first.
+    pub(super) fn share(&self, client: Client, more: impl Iterator<Item = Client>) -> usize {
+        let rank = self.shares.priority(client);
+        let active = self.active.iter().map(|active| active.client);
+        let above = active.clone().filter(|it| self.shares.priority(*it) > rank).count();
+        let mut clients: Vec<Client> = self.waiting.clients().chain(active).chain(more).collect();
+        clients.push(client);
+        clients.retain(|it| self.shares.priority(*it) == rank);
+        clients.sort_unstable();
+        clients.dedup();
+        let weights: usize = clients.iter().map(|it| self.shares.weight(*it)).sum();
+        ((self.slot_count - above) * self.shares.weight(client) / weights).max(1)
     }
 
     /// Whether a free slot is kept for somebody who was served a moment ago, and not for this client.
     fn is_kept_from(&self, client: Client) -> bool {
         let served = self.served.iter().map(|(client, _)| *client);
         let held = self.held(client);
-        held > 0 && held >= self.share(served)
+        held > 0 && held >= self.share(client, served)
     }
 
     /// Whether another sequence is about to prefill what this one begins with.
     pub(super) fn waits_for_another(&self, waiting: &Waiting) -> bool {
         let Waiting::New(request) = waiting else { return false };
-        let scope = request.scope();
+        let scope = request.scope(self.shares.tenants());
         let slots = self.slots.of(&scope);
         let cached = slots.map(|slot| self.decoder.shares(slot, &request.prompt)).max();
         let own = self.active.iter().filter(|active| scope.admits(&active.scope));
@@ -114,7 +137,8 @@ impl Worker {
     }
 
     fn begin(&mut self, request: SequenceRequest) {
-        let (tokens, scope) = ([&*request.prompt, &*request.output].concat(), request.scope());
+        let tokens = [&*request.prompt, &*request.output].concat();
+        let scope = request.scope(self.shares.tenants());
         let slot = self.slots.take(&mut self.decoder, &tokens, &scope);
         let Some(slot) = slot else { return };
         let mut sequence = Sequence::new(slot, request.sampling);
@@ -183,7 +207,7 @@ impl Worker {
     pub(super) fn leave(&mut self, index: usize) {
         let client = self.release(index).client;
         // A connection may be gone; a key comes again.
-        if matches!(client, Client::Key(_)) {
+        if matches!(client, Client::Tenant(_)) {
             self.served.retain(|(known, _)| *known != client);
             self.served.push((client, self.decoder.clock().now()));
         }

@@ -12,14 +12,15 @@
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use forerun_decode::{
     Arm, Clock, Constraint, ConstraintError, CostCurve, Costs, DecodeError, DraftPolicy, Drafter,
-    DrafterId, EditDrafter, Engine, EngineError, Finish, ModelDrafter, Output, Reading, RuleChoice,
-    Sampling, Sequence, Step, StopStrings, TenantSuffixDrafter, ToyEngine, ToyModel,
+    DrafterId, EditDrafter, Engine, EngineError, Finish, Gates, ModelDrafter, Output, Reading,
+    RuleChoice, Sampling, Sequence, Step, StopStrings, TenantSuffixDrafter, ToyEngine, ToyModel,
 };
 use forerun_verify::Philox;
 use forerun_verify::rand_core::Rng as _;
@@ -29,6 +30,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use super::*;
 use crate::fixtures::{Letters, VOCAB};
 use crate::request::{CachePolicy, Drafting};
+use crate::tenants::{Priority, TenantConfig};
 
 /// Rounds with new requests in them; then what was begun is brought to its end.
 const ROUNDS: usize = 200;
@@ -82,6 +84,16 @@ impl Dice {
     fn of<T: Clone>(&self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }
+}
+
+/// Two tenants with random weights and priorities.
+fn tenants(dice: &Dice) -> Tenants {
+    let tenant = |_| TenantConfig {
+        weight: dice.of(&[NonZeroU32::MIN, NonZeroU32::new(3).unwrap()]),
+        priority: dice.of(&[Priority::Normal, Priority::Normal, Priority::High, Priority::Low]),
+        ..TenantConfig::of_key("key".to_owned())
+    };
+    Tenants::new(&[0, 1].map(tenant))
 }
 
 /// How often things go wrong: one in so many passes; never for none.
@@ -331,11 +343,13 @@ impl Simulation {
             let curve = CostCurve::new([(1, 1e-3), (64, 4e-3)]);
             let drafters = [(DrafterId(0), CostCurve::new([(1, 1e-5), (64, 2e-5)]))].into();
             let arms = [0, 1, 2].map(|id| Arm { drafters: vec![DrafterId(id)], width: 1 });
-            Controller::new(Costs { target: curve, drafters }, arms.to_vec(), 4)
+            let gates = Gates::new([(DrafterId(0), "toy".to_owned())]);
+            Controller::new(Costs { target: curve, drafters }, arms.to_vec(), 4).gated(gates)
         });
         let metrics = Arc::new(Metrics::new("toy", 1));
         let (_, requests) = mpsc::channel(1);
         let worker = Worker::new(decoder, controller, Arc::clone(&metrics), requests);
+        let worker = worker.serving(Arc::new(tenants(&dice)));
         let letters = |len| (0..len).map(|_| dice.letter()).collect();
         let prefixes = (0..3).map(|_| letters(1 + dice.below(60))).collect();
         let places = Arc::new(Semaphore::new(PLACES));
@@ -385,9 +399,9 @@ impl Simulation {
     /// Sends a request with one sequence or several, and begins to wait for them.
     fn send(&mut self, round: usize) {
         let dice = self.dice.clone();
-        let client = dice.of(&[Client::Key(0), Client::Key(1), Client::Connection(7)]);
-        let permit = Arc::clone(&self.places).try_acquire_owned().unwrap();
-        let permit = Arc::new(permit);
+        let client = dice.of(&[Client::Tenant(0), Client::Tenant(1), Client::Connection(7)]);
+        let place = Arc::clone(&self.places).try_acquire_owned().unwrap();
+        let permit = Arc::new(Permit::of_place(place));
         let now = self.clock.now();
         let spec = self.spec();
         let mut requests = Vec::new();
@@ -413,6 +427,7 @@ impl Simulation {
                 reading: spec.reading(),
                 seed: spec.seed,
                 constraint: spec.constraint(),
+                min_tokens: None,
                 logprobs: dice.one_in(4).then_some(2),
                 drafting: Drafting {
                     policy,
@@ -488,16 +503,20 @@ impl Simulation {
 
     /// No client waits without a slot while one is free or another client has more than its share.
     fn check_shares(&self) {
-        let held = |client| self.worker.active.iter().filter(|it| it.client == client).count();
-        let may_begin = |waiting: &Waiting| !self.worker.waits_for_another(waiting);
-        let next = self.worker.waiting.next(held, may_begin);
-        if next.is_none_or(|client| held(client) > 0) {
-            return;
+        let worker = &self.worker;
+        let held = |client| worker.active.iter().filter(|it| it.client == client).count();
+        let may_begin = |waiting: &Waiting| !worker.waits_for_another(waiting);
+        let next = worker.waiting.next(|one, other| worker.order(one, other), may_begin);
+        let Some(next) = next.filter(|client| held(*client) == 0) else { return };
+        assert_eq!(worker.slots.idle_count(), 0, "a slot is free and a client waits");
+        let rank = worker.shares.priority(next);
+        for other in worker.active.iter().map(|it| it.client) {
+            let above = worker.shares.priority(other);
+            assert!(above >= rank, "a client waits while one of lower priority has a slot");
+            let share = worker.share(other, std::iter::empty());
+            let within = above > rank || held(other) <= share;
+            assert!(within, "a client waits while another has more than its share");
         }
-        assert_eq!(self.worker.slots.idle_count(), 0, "a slot is free and a client waits");
-        let share = self.worker.share(std::iter::empty());
-        let most = self.worker.active.iter().map(|it| held(it.client)).max();
-        assert!(most <= Some(share), "a client waits while another has more than its share");
     }
 
     fn run(mut self) -> Outcome {

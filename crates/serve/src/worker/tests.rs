@@ -1,8 +1,9 @@
 //! The engine's thread over a toy engine: sequences do not disturb each other, whatever fails. Who is
-//! served when is in `turns`; slow masks are in `masks`.
+//! served when is in `turns` and `shares`; slow masks are in `masks`.
 #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
 mod masks;
+mod shares;
 mod turns;
 
 use forerun_decode::{
@@ -112,6 +113,7 @@ fn request(
         reading: Reading::new(Arc::new(Letters), &StopStrings::default()),
         seed: 7,
         constraint: None,
+        min_tokens: None,
         logprobs: None,
         drafting: Drafting { policy, rule, lossy: None, adaptive: true, refused: false },
         prediction: Vec::new(),
@@ -317,7 +319,7 @@ fn repeated(anonymous_share: bool, clients: [Client; 2], salts: [Option<&str>; 2
 
 #[test]
 fn outputs_are_drafted_from_for_the_same_tenant_alone() {
-    let (one, other) = (Client::Key(0), Client::Key(1));
+    let (one, other) = (Client::Tenant(0), Client::Tenant(1));
     let (near, far) = (Client::Connection(0), Client::Connection(1));
     let [first, again] = repeated(false, [one, one], [None, None]);
     assert!(again + 10 < first, "{again} rounds after {first}");
@@ -407,14 +409,14 @@ fn on_a_slow_machine_prompts_are_still_prefilled_in_portions_worth_a_pass() {
     worker.assign_phases();
     assert_eq!(
         worker.active[0].phase,
-        Phase::Prefill(phases::PREFILL_ALONE_MIN),
+        Phase::Prefill(prefill::PREFILL_ALONE_MIN),
         "nobody is held up"
     );
     let (short, _short_events) = request("cab", 10, &[]);
     worker.wait(vec![short]);
     worker.admit();
     worker.assign_phases();
-    assert_eq!(worker.active[0].phase, Phase::Prefill(phases::PREFILL_MIN));
+    assert_eq!(worker.active[0].phase, Phase::Prefill(prefill::PREFILL_MIN));
 }
 
 /// A target that loses all its caches once, after so many passes.
@@ -498,7 +500,6 @@ fn a_watch_is_told_that_idle_slots_hold_nothing_any_more() {
 
 /// One turn of the engine's thread.
 fn step(worker: &mut Worker) {
-    worker.drop_cancelled_and_expired();
-    worker.admit();
+    worker.schedule();
     worker.round();
 }

@@ -27,6 +27,7 @@ pub struct Shape {
 /// assert_eq!(Kind::ALL.len(), 11);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Kind {
     /// Unrelated.
     Random,

@@ -4,12 +4,13 @@
 //! relative to it stay in range while no later logit is more than [`HEADROOM`] above it, and only
 //! a row that breaks this is read again from its true maximum.
 
-use fearless_simd::{Simd, dispatch};
+use fearless_simd::prelude::*;
+use fearless_simd::{Simd, dispatch, f32x16, f64x8};
 
-use crate::simd::{CHUNK, LANES, level, row_sum};
+use crate::simd::{CHUNK, LANES, fold_halves, level};
 
 /// How far above the origin a scaled logit may lie; `exp` of it is far from the end of `f32`.
-const HEADROOM: f32 = 60.0;
+pub(crate) const HEADROOM: f32 = 60.0;
 
 /// Below this `exp` leaves the normal `f32` numbers; such weights are zero.
 const FLOOR: f32 = -87.0;
@@ -47,7 +48,7 @@ enum Stop {
 
 #[inline(always)]
 fn pass_from<S: Simd>(
-    _: S,
+    simd: S,
     logits: &[f32],
     sharpness: f32,
     origin: Option<f32>,
@@ -55,7 +56,7 @@ fn pass_from<S: Simd>(
 ) -> Result<(), Stop> {
     let mut origin = origin;
     for (logits, weights) in logits.chunks(CHUNK).zip(pass.weights.chunks_mut(CHUNK)) {
-        let highest = highest(logits).ok_or(Stop::Unsound)?;
+        let highest = highest(simd, logits).ok_or(Stop::Unsound)?;
         if highest == f32::NEG_INFINITY {
             weights.fill(0.0);
             pass.sums.push(0.0);
@@ -65,55 +66,99 @@ fn pass_from<S: Simd>(
         if (highest - origin) * sharpness > HEADROOM {
             return Err(Stop::TooHigh);
         }
-        for (weight, &logit) in weights.iter_mut().zip(logits) {
-            *weight = exp((logit - origin) * sharpness);
-        }
-        pass.sums.push(row_sum(weights));
+        pass.sums.push(exp_chunk(simd, logits, (origin, sharpness), weights));
     }
     Ok(())
 }
 
 /// The largest logit, or `None` where one is NaN or `+inf`.
 #[inline(always)]
-fn highest(logits: &[f32]) -> Option<f32> {
+pub(crate) fn highest<S: Simd>(simd: S, logits: &[f32]) -> Option<f32> {
     let (groups, tail) = logits.as_chunks::<LANES>();
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let mut sound = [true; LANES];
+    let most = f32x16::splat(simd, f32::MAX);
+    let mut highest = f32x16::splat(simd, f32::NEG_INFINITY);
+    // Written so that NaN fails; `-inf` marks a masked token.
+    let mut sound = simd.simd_le_f32x16(highest, most);
     for group in groups {
-        for lane in 0..LANES {
-            // Written so that NaN fails; `-inf` marks a masked token.
-            sound[lane] &= group[lane] <= f32::MAX;
-            lanes[lane] = if group[lane] > lanes[lane] { group[lane] } else { lanes[lane] };
-        }
+        let group = f32x16::from_slice(simd, group);
+        sound &= simd.simd_le_f32x16(group, most);
+        highest = highest.max(group);
     }
-    for (lane, &logit) in tail.iter().enumerate() {
-        sound[lane] &= logit <= f32::MAX;
-        lanes[lane] = if logit > lanes[lane] { logit } else { lanes[lane] };
-    }
-    let sound = sound.iter().all(|lane| *lane);
-    sound.then(|| lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max))
+    let tail_sound = tail.iter().all(|logit| *logit <= f32::MAX);
+    let mut lanes = [0.0; LANES];
+    highest.store_slice(&mut lanes);
+    let highest = lanes.iter().chain(tail).copied().fold(f32::NEG_INFINITY, f32::max);
+    (tail_sound && simd.all_true_mask32x16(sound)).then_some(highest)
 }
+
+/// Writes the weights of a chunk and returns their sum, in the order of
+/// [`row_sum`](crate::simd::row_sum).
+#[inline(always)]
+pub(crate) fn exp_chunk<S: Simd>(
+    simd: S,
+    logits: &[f32],
+    (origin, sharpness): (f32, f32),
+    weights: &mut [f32],
+) -> f64 {
+    let (origins, sharpnesses) = (f32x16::splat(simd, origin), f32x16::splat(simd, sharpness));
+    let (groups, tail) = logits.as_chunks::<LANES>();
+    let (weight_groups, weight_tail) = weights.as_chunks_mut::<LANES>();
+    let mut halves = [f64x8::splat(simd, 0.0); 2];
+    for (group, out) in groups.iter().zip(weight_groups) {
+        let weight = exp_lanes(simd, (f32x16::from_slice(simd, group) - origins) * sharpnesses);
+        weight.store_slice(out);
+        let wide = simd.widen_f32x16(weight);
+        halves[0] += wide.0;
+        halves[1] += wide.1;
+    }
+    let mut tails = [0.0; LANES];
+    for ((&logit, out), sum) in tail.iter().zip(weight_tail).zip(&mut tails) {
+        *out = exp((logit - origin) * sharpness);
+        *sum = f64::from(*out);
+    }
+    fold_halves(halves, tails)
+}
+
+const LN2_HIGH: f32 = 0.693_359_4;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+/// Adding it rounds to an integer, which then stands in the low bits of the sum.
+const ROUNDER: f32 = 12_582_912.0;
+/// The polynomial's coefficients, the highest power's first.
+const COEFFICIENTS: [f32; 6] =
+    [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_66, 0.5];
 
 /// `exp` for `x <= HEADROOM` within two units in the last place, zero below [`FLOOR`].
 ///
 /// The standard library's `exp` differs between platforms and does not vectorise; this one is a
 /// power of two times a polynomial (the coefficients of Cephes' `expf`), all in products and sums.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    /// Adding it rounds to an integer, which then stands in the low bits of the sum.
-    const ROUNDER: f32 = 12_582_912.0;
+pub(crate) fn exp(x: f32) -> f32 {
     let rounded = x * std::f32::consts::LOG2_E + ROUNDER;
     let power = rounded - ROUNDER;
     let rest = x - power * LN2_HIGH - power * LN2_LOW;
-    let mut poly = 1.987_569_1e-4;
-    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_66, 0.5] {
+    let mut poly = COEFFICIENTS[0];
+    for coefficient in &COEFFICIENTS[1..] {
         poly = poly * rest + coefficient;
     }
     let mantissa = poly * rest * rest + rest + 1.0;
     let scale = f32::from_bits((rounded.to_bits() << 23).wrapping_add(127 << 23));
     if x >= FLOOR { mantissa * scale } else { 0.0 }
+}
+
+/// [`exp`] of sixteen numbers, bit for bit: the compiler prefers narrower vectors by itself.
+#[inline(always)]
+fn exp_lanes<S: Simd>(simd: S, x: f32x16<S>) -> f32x16<S> {
+    let splat = |value| f32x16::splat(simd, value);
+    let rounded = x * splat(std::f32::consts::LOG2_E) + splat(ROUNDER);
+    let power = rounded - splat(ROUNDER);
+    let rest = x - power * splat(LN2_HIGH) - power * splat(LN2_LOW);
+    let mut poly = splat(COEFFICIENTS[0]);
+    for coefficient in &COEFFICIENTS[1..] {
+        poly = poly * rest + splat(*coefficient);
+    }
+    let mantissa = poly * rest * rest + rest + splat(1.0);
+    let scale = f32x16::from_bits((rounded.to_bits() << 23) + (127 << 23));
+    simd.select_f32x16(simd.simd_ge_f32x16(x, splat(FLOOR)), mantissa * scale, splat(0.0))
 }
 
 #[cfg(test)]
@@ -132,6 +177,21 @@ mod tests {
         assert_eq!(exp(0.0), 1.0);
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
         assert_eq!(exp(-1e30), 0.0);
+    }
+
+    /// Every lane and every instruction set, in and out of the range, says what one number says.
+    #[test]
+    fn lanes_are_the_same_to_the_last_bit() {
+        let special = [f32::NEG_INFINITY, f32::NAN, FLOOR, -87.000_01, -0.0, 0.0, HEADROOM];
+        let many = (0..4_000_u16).map(|n| f32::from(n) * 0.036_7 - 86.9);
+        let logits: Vec<f32> = special.into_iter().chain(many).collect();
+        for level in [fearless_simd::Level::fallback(), level()] {
+            let mut weights = vec![-1.0; logits.len()];
+            dispatch!(level, simd => exp_chunk(simd, &logits, (0.0, 1.0), &mut weights));
+            for (logit, weight) in logits.iter().zip(weights) {
+                assert_eq!(weight.to_bits(), exp(*logit).to_bits(), "exp({logit})");
+            }
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub(super) fn deepest_first<W: Weights>(
 }
 
 /// The weight of a prefix one token longer, from the token's ratio of target to draft.
-pub(super) fn carried(weight: f64, ratio: f64) -> f64 {
+pub(crate) fn carried(weight: f64, ratio: f64) -> f64 {
     // A probability that underflows gives a ratio without bound, or none at all where the target
     // is zero too; what the target cannot say is never accepted.
     if weight > 0.0 && ratio > 0.0 { (weight * ratio).min(1.0) } else { 0.0 }

@@ -81,20 +81,16 @@ impl Noise {
         if count == 0 {
             return Vec::new();
         }
-        let mut race = Race { noise: self, position, count, best: Vec::new() };
+        let mut race = Race::new(self, position, count, Vec::new());
         match row.entries() {
-            Entries::Dense { weights, .. } => {
-                for (block, weights) in weights.chunks(BLOCK).enumerate() {
-                    race.enter_block(block, weights);
-                }
-            }
+            Entries::Dense { weights, .. } => race.enter_row(0, weights),
             Entries::Sparse { tokens, weights } => {
                 for (token, weight) in tokens.iter().zip(weights) {
                     race.enter(Token(*token), *weight);
                 }
             }
         }
-        race.best.into_iter().map(|(_, token)| token).collect()
+        race.finish().into_iter().map(|(_, token)| token).collect()
     }
 }
 
@@ -102,7 +98,7 @@ impl Noise {
 const BLOCK: usize = 64;
 
 /// The smallest `noise / weight` so far.
-struct Race {
+pub(crate) struct Race {
     noise: Noise,
     position: u64,
     count: usize,
@@ -110,6 +106,30 @@ struct Race {
 }
 
 impl Race {
+    /// A race for the `count` best places, in a buffer that may have been used before.
+    pub(crate) fn new(
+        noise: Noise,
+        position: u64,
+        count: usize,
+        mut best: Vec<(f64, Token)>,
+    ) -> Self {
+        best.clear();
+        Self { noise, position, count, best }
+    }
+
+    /// The best places, best first.
+    pub(crate) fn finish(self) -> Vec<(f64, Token)> {
+        self.best
+    }
+
+    /// Enters the weights of neighbouring tokens; the first is a multiple of [`BLOCK`].
+    pub(crate) fn enter_row(&mut self, first: usize, weights: &[f32]) {
+        debug_assert_eq!(first % BLOCK, 0, "noise is made in blocks");
+        for (block, weights) in weights.chunks(BLOCK).enumerate() {
+            self.enter_block(first / BLOCK + block, weights);
+        }
+    }
+
     fn enter(&mut self, token: Token, weight: f32) {
         if weight <= 0.0 {
             return;

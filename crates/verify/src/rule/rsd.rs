@@ -85,7 +85,7 @@ fn try_children(block: &Block<'_>, node: Node, chance: &mut dyn Chance) -> Token
             // Only rounding can reject a token that had to be accepted.
             break;
         }
-        if chance.coin(residual.weight(token.index()) / (left * row.prob(token))) {
+        if chance.coin(residual.weight(token) / (left * row.prob(token))) {
             return token;
         }
         // A rejected child has nothing left, so taking more of it later changes nothing.

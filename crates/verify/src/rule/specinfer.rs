@@ -63,7 +63,7 @@ fn try_candidates(block: &Block<'_>, node: Node, chance: &mut dyn Chance) -> Tok
             // Only rounding can reject a token that had to be accepted.
             break;
         }
-        let weight = residual.weight(token.index());
+        let weight = residual.weight(token);
         if chance.coin(weight / (left * proposal.prob(token))) {
             return token;
         }

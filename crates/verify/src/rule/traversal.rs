@@ -65,7 +65,7 @@ fn visit(block: &Block<'_>, node: Node, weight: f64, chance: &mut dyn Chance) ->
             // Only rounding can reject a subtree that had to be accepted.
             break;
         }
-        let ratio = residual.weight(token.index()) / left / row.prob(token);
+        let ratio = residual.weight(token) / left / row.prob(token);
         let accepted = visit(block, child, (weight * ratio).min(1.0), chance);
         if accepted.is_some() {
             return accepted;

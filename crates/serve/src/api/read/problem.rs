@@ -85,6 +85,15 @@ enum What {
         known: &'static [&'static str],
     },
     Twice,
+    /// A part of a message that is not read.
+    Unread {
+        kind: String,
+        what: &'static str,
+    },
+    /// A field that changes the output and cannot be honoured.
+    Refused {
+        instead: &'static str,
+    },
     Other(String),
 }
 
@@ -104,6 +113,16 @@ impl Problem {
     /// A value is none of these words.
     pub(super) fn choice(found: Unexpected<'_>, words: &[&str]) -> Self {
         Self::value(found, words_of(words))
+    }
+
+    /// A part of a message is of a kind that is not read.
+    pub(super) fn unread(kind: &str, what: &'static str) -> Self {
+        Self::of("type", What::Unread { kind: kind.to_owned(), what })
+    }
+
+    /// A field changes the output and cannot be honoured.
+    pub(super) fn refused(field: &str, instead: &'static str) -> Self {
+        Self::of(field, What::Refused { instead })
     }
 
     fn new(what: What) -> Self {
@@ -166,6 +185,12 @@ impl Problem {
                 };
                 format!("{subject} is not a field here: {instead}")
             }
+            What::Unread { kind, what } => format!(
+                "{subject} is \"{kind}\": {what} cannot be read here, only text: leave this part out"
+            ),
+            What::Refused { instead } => {
+                format!("{subject} changes the output, and this server cannot do it: {instead}")
+            }
             What::Twice => format!("{subject} is there twice: leave one out"),
             What::Other(message) => format!("{subject}: {message}{example}"),
         };
@@ -177,7 +202,7 @@ impl Problem {
 }
 
 /// The beginning of a text that may be long.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     match text.char_indices().nth(QUOTED_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -228,7 +253,7 @@ fn words_of(words: &[&str]) -> String {
 }
 
 /// The name that was probably meant.
-fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+pub(super) fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let distance = |known: &str| {
         let mut row: Vec<usize> = (0..=known.len()).collect();
         for (index, letter) in name.bytes().enumerate() {

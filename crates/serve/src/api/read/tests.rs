@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::read;
 use crate::api::error::ErrorObject;
+use crate::api::notes::Notes;
 use crate::api::tokens::{DetokenizeRequest, TemplateRequest, TokenizeRequest};
 use crate::api::types::{ChatRequest, CompletionRequest};
 
@@ -36,8 +37,12 @@ const JARGON: [&str; 24] = [
     "identifier",
 ];
 
+fn strict() -> Notes {
+    Notes::new(true)
+}
+
 fn error<T: DeserializeOwned + std::fmt::Debug>(body: &[u8]) -> ErrorObject {
-    let error = read::<T>(body).unwrap_err().body_only().error;
+    let error = read::<T>(body, &strict()).unwrap_err().body_only().error;
     for word in JARGON {
         assert!(!error.message.contains(word), "{word:?} in {:?}", error.message);
     }
@@ -182,7 +187,7 @@ fn errors_name_the_field_and_say_what_it_is_and_what_to_write() {
             "chat",
             said(json!({ "role": "user", "content": [{ "type": "image_url" }] })),
             "messages[1].content[0].type",
-            "is the string \"image_url\"; expected \"text\"",
+            "is \"image_url\": images cannot be read here, only text: leave this part out",
         ),
         (
             "chat",
@@ -205,8 +210,8 @@ fn errors_name_the_field_and_say_what_it_is_and_what_to_write() {
         (
             "chat",
             said(json!({ "role": "assistant", "tool_calls": [{ "id": "a" }] })),
-            "messages[1].tool_calls[0].type",
-            "is missing: add it, e.g. \"type\": \"function\"",
+            "messages[1].tool_calls[0].function",
+            "is missing: add it, e.g. \"function\": {\"name\": \"weather\"",
         ),
         ("chat", chat("tools", json!({})), "tools", "`tools` is an object; expected a list, e.g."),
         (
@@ -432,8 +437,8 @@ fn whatever_a_field_is_the_message_is_for_people() {
                 }
                 let text = body.to_string();
                 let read = match path {
-                    "chat" => read::<ChatRequest>(text.as_bytes()).map(drop),
-                    _ => read::<CompletionRequest>(text.as_bytes()).map(drop),
+                    "chat" => read::<ChatRequest>(text.as_bytes(), &strict()).map(drop),
+                    _ => read::<CompletionRequest>(text.as_bytes(), &strict()).map(drop),
                 };
                 if read.is_err() {
                     let error = error_of(path, &body);
@@ -460,12 +465,13 @@ fn what_is_right_is_read() {
         "tools": [{ "type": "function", "function": { "name": "f", "parameters": { "b": 1, "a": [2.5, null] } } }],
         "response_format": { "type": "json_object" },
     });
-    let request: ChatRequest = read(body.to_string().as_bytes()).unwrap();
+    let request: ChatRequest = read(body.to_string().as_bytes(), &strict()).unwrap();
     assert_eq!(request.messages[0].content.as_ref().unwrap().text(), "Be brief.");
     assert_eq!(request.temperature, Some(1.0));
     let tools = serde_json::to_value(request.tools.unwrap()).unwrap();
     assert_eq!(tools, body["tools"]);
     for prompt in [json!("a"), json!(["a", "b"]), json!([1, 2]), json!([[1], []]), json!([])] {
-        read::<CompletionRequest>(json!({ "prompt": prompt }).to_string().as_bytes()).unwrap();
+        read::<CompletionRequest>(json!({ "prompt": prompt }).to_string().as_bytes(), &strict())
+            .unwrap();
     }
 }

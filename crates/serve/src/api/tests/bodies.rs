@@ -38,8 +38,8 @@ async fn what_is_not_json_is_rejected() {
 }
 
 #[tokio::test]
-async fn unknown_fields_are_rejected_by_name() {
-    let api = Api::new();
+async fn a_strict_server_rejects_unknown_fields_by_name() {
+    let api = Api::with(|config| config.strict = true);
     for (path, body) in bodies() {
         let error = api.error(path, with(body, json!({ "no_such_field": 1 })), 400).await;
         assert_eq!(error["param"], "no_such_field", "{path}");

@@ -19,7 +19,8 @@ async fn a_completion_has_openais_fields() {
     // OpenAI's default.
     let short = json!({ "prompt": "abc", "ignore_eos": true });
     assert_eq!(api.ok(COMPLETIONS, short).await["usage"]["completion_tokens"], 16);
-    let error = api.error(COMPLETIONS, completion(json!({ "model": "other" })), 404).await;
+    let strict = Api::with(|config| config.strict = true);
+    let error = strict.error(COMPLETIONS, completion(json!({ "model": "other" })), 404).await;
     assert_eq!((&error["code"], &error["param"]), (&json!("model_not_found"), &json!("model")));
 }
 

@@ -70,6 +70,71 @@ async fn chats_follow_their_response_format() {
     assert_eq!(text(&api.ok(CHAT, any).await), text(&api.ok(CHAT, chat(json!({}))).await));
 }
 
+fn tools() -> Value {
+    let parameters = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    json!([{ "type": "function", "function": { "name": "go", "parameters": parameters } }])
+}
+
+#[tokio::test]
+async fn an_answer_with_a_format_may_be_a_call() {
+    let api = Api::new();
+    let named = json!({ "name": "a", "schema": schema() });
+    let format = json!({ "type": "json_schema", "json_schema": named });
+    let own = json!({ "max_tokens": 300, "ignore_eos": false, "temperature": 1.5 });
+    let tools = json!({ "tools": tools(), "parallel_tool_calls": false });
+    let body = chat(with(with(own, tools), json!({ "response_format": format })));
+    let (mut calls, mut answers) = (0, 0);
+    for seed in 0..60 {
+        let response = api.ok(CHAT, with(body.clone(), json!({ "seed": seed }))).await;
+        let message = &response["choices"][0]["message"];
+        if message["tool_calls"].is_null() {
+            let value: Value = serde_json::from_str(text(&response)).unwrap();
+            assert_eq!(value.as_object().unwrap().len(), 2, "{value}");
+            answers += 1;
+        } else {
+            assert_eq!(message["tool_calls"][0]["function"]["name"], "go", "{message}");
+            calls += 1;
+        }
+    }
+    assert!(calls > 0 && answers > 0, "{calls} calls, {answers} answers");
+    // A call that must be made has no other form, and none is missing.
+    let required = json!({ "tool_choice": "required" });
+    let response = api.ok(CHAT, with(body.clone(), required.clone())).await;
+    assert_eq!(response["choices"][0]["finish_reason"], "tool_calls");
+    let grammar = json!({ "response_format": null, "grammar": "root ::= \"a\"" });
+    let error = api.error(CHAT, with(with(body, required), grammar), 400).await;
+    assert_eq!(error["param"], "response_format");
+}
+
+#[tokio::test]
+async fn a_form_begins_where_a_thought_ends() {
+    // The prompt ends inside a thought.
+    let source = "{% for message in messages %}{% if message.reasoning_content %}\
+                  <t>{{ message.reasoning_content }}</t>{% endif %}{{ message.content }}{% endfor %}\
+                  {% if add_generation_prompt %}<t>{% endif %}";
+    let api = Api::templated(source, |_| {});
+    let named = json!({ "name": "a", "schema": schema() });
+    for more in [
+        json!({ "response_format": { "type": "json_schema", "json_schema": named } }),
+        json!({ "json_schema": schema() }),
+        json!({ "response_format": { "type": "json_schema", "json_schema": named }, "tools": [] }),
+    ] {
+        let own = json!({ "max_tokens": 40, "ignore_eos": false, "stream": true });
+        let body = chat(with(own, more));
+        let chunks = api.post(CHAT, body.clone()).await.chunks();
+        let thought = joined(&chunks, "/choices/0/delta/reasoning_content");
+        assert!(!thought.starts_with('{') && thought.len() > 20, "{thought}");
+        assert_eq!(joined(&chunks, "/choices/0/delta/content"), "");
+        // The same, once the thought is over.
+        let over = api.ok("/tokenize", json!({ "content": "so</t>" })).await["tokens"].take();
+        let rest = json!({ "resume_token_ids": over, "max_tokens": 200 });
+        let chunks = api.post(CHAT, with(body, rest)).await.chunks();
+        let said = joined(&chunks, "/choices/0/delta/content");
+        let value: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(value.as_object().unwrap().len(), 2, "{value}");
+    }
+}
+
 #[tokio::test]
 async fn grammars_expressions_and_choices_are_followed() {
     let api = Api::new();

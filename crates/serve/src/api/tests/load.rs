@@ -94,10 +94,10 @@ async fn another_key_is_admitted_though_the_queue_is_full() {
     };
     // Those that all share, and then those of the key itself.
     let held = [spawn(&api, request("one")), spawn(&api, request("one"))];
-    until(|| api.service.admit(Client::Key(0), 1, 1).is_err()).await;
+    until(|| api.service.admit(Client::Tenant(0), 1, 1).is_err()).await;
     api.send(request("one")).await.error(429);
     let other = spawn(&api, request("other"));
-    until(|| api.service.admit(Client::Key(1), 1, 1).is_err()).await;
+    until(|| api.service.admit(Client::Tenant(1), 1, 1).is_err()).await;
     drop(gate);
     for response in held.into_iter().chain([other]) {
         assert_eq!(response.await.unwrap().status(), StatusCode::OK);

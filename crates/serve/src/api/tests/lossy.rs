@@ -70,6 +70,53 @@ async fn at_temperature_0_the_tokens_that_differ_are_named() {
     assert_eq!(api.metric("forerun:lossy_forgiven_tokens_total").await, forgiven.len() as f64);
 }
 
+/// A server whose draft model is nearly its target.
+fn deferring() -> Api {
+    use forerun_decode::{Decoder, Drafter, EditDrafter, ModelDrafter, ToyModel};
+    let mut engine = fixtures::engine_of(Arc::new(Ascii), Box::new(toy()));
+    engine.drafts.lossy_max = Some(0.1);
+    let model = ToyModel { spread: 1.8, ..fixtures::model(VOCAB, 1) };
+    let model = ToyEngine::new(model, CONTEXT_LEN).slots(3).paths(1);
+    let model: Box<dyn Drafter> = Box::new(ModelDrafter::new(Box::new(model)));
+    let drafters = vec![model, Box::new(EditDrafter::default())];
+    engine.decoder = Decoder::new(Box::new(toy()), drafters).unwrap();
+    Api::serving(engine, |_| {})
+}
+
+#[tokio::test]
+async fn tokens_are_shown_before_they_are_scored_and_paid_for() {
+    let api = deferring();
+    let defer = json!({ "mode": "defer", "per_token": 0.1 });
+    let speculative = json!({ "lossy": defer, "rule": "block", "trace": true });
+    let asked = completion(json!({ "max_tokens": 200, "speculative": speculative }));
+    let reply = api.post(COMPLETIONS, asked.clone()).await;
+    let response = reply.json();
+    let (speculative, said) = (&response["speculative"], &response["speculative"]["lossy"]);
+    assert_eq!(
+        (&speculative["rule"], &speculative["adaptive"]),
+        (&json!("lossy-defer"), &json!(false))
+    );
+    assert_eq!((&said["promised"], &said["allowance"]), (&json!(0.1), &json!(16.0)));
+    assert_eq!((&said["tokens"], &said["kept"]), (&json!(200), &json!(true)), "{said}");
+    assert!(said.get("factor_most").is_none(), "{said}");
+    let pieces = response["choices"][0]["speculative"]["pieces"].as_array().unwrap();
+    let deferred = pieces.iter().filter(|it| it["origin"] == "deferred").count();
+    assert!(deferred > 0 && said["spent_sum"].as_f64().unwrap() > 0.0, "{said}");
+    let header = reply.headers["forerun-lossy"].to_str().unwrap();
+    assert!(header.starts_with("defer=0.1; spent="), "{header}");
+    // A text that ends in a stretch is scored before it is over: the books are whole.
+    let mut stopped = 0;
+    for text in ["a", "b", "c", "d", "e"] {
+        let ended = with(asked.clone(), json!({ "stop": text, "return_token_ids": true }));
+        let response = api.ok(COMPLETIONS, ended).await;
+        let ids = response["choices"][0]["token_ids"].as_array().unwrap();
+        let tokens = &response["speculative"]["lossy"]["tokens"];
+        assert_eq!(tokens.as_u64(), Some(ids.len() as u64), "{text}");
+        stopped += usize::from(response["choices"][0]["finish_reason"] == "stop");
+    }
+    assert!(stopped > 0);
+}
+
 #[tokio::test]
 async fn what_cannot_be_promised_is_refused() {
     let refused = async |api: &Api, more: Value, says: &str| {
@@ -95,6 +142,16 @@ async fn what_cannot_be_promised_is_refused() {
         let named = json!({ "speculative": { "lossy": account(), "rule": rule } });
         refused(&api, named, "leave the rule out").await;
     }
+    let defer = |more: Value| {
+        let lossy = json!({ "mode": "defer", "per_token": 0.1 });
+        with(json!({ "speculative": { "lossy": lossy } }), more)
+    };
+    refused(&api, defer(json!({ "logprobs": 1 })), "log-probabilities").await;
+    refused(&api, defer(json!({ "min_tokens": 5 })), "use account:0.02 there").await;
+    let object = json!({ "response_format": { "type": "json_object" } });
+    refused(&api, defer(object), "whether a form").await;
+    let bounded = json!({ "mode": "defer", "per_token": 0.1, "factor": 2 });
+    refused(&api, json!({ "speculative": { "lossy": bounded } }), "leave the factor out").await;
     let off = json!({ "speculative": { "lossy": account(), "enabled": false } });
     refused(&api, off, "would do nothing").await;
     // With another rule named, a seed fixes the random choices alone.

@@ -44,6 +44,31 @@ async fn an_end_token_ends_the_output_unless_it_is_ignored() {
 }
 
 #[tokio::test]
+async fn stop_tokens_end_the_output_and_are_no_part_of_it() {
+    let api = Api::new();
+    let (all, _) = output(&api, json!({})).await;
+    let id = |letter: u8| u32::from(letter - b' ');
+    let stop = all.as_bytes()[4];
+    let expected = (all[..all.find(char::from(stop)).unwrap()].to_owned(), json!("stop"));
+    assert_eq!(output(&api, json!({ "stop_token_ids": [id(stop)] })).await, expected);
+    let chunks =
+        api.post(CHAT, chat(json!({ "stop_token_ids": [1, 2, 3], "stream": true }))).await.chunks();
+    let streamed = joined(&chunks, "/choices/0/delta/content");
+    assert!(!streamed.contains(['!', '"', '#']), "{streamed}");
+    // They may not come before the least length, nor may an end token.
+    let end = json!({ "96": 100, id(b'a').to_string(): 90 });
+    let least = json!({ "logit_bias": end, "ignore_eos": false, "min_tokens": 5 });
+    assert_eq!(output(&api, least.clone()).await, ("aaaaa".to_owned(), json!("stop")));
+    let body = with(least, json!({ "stop_token_ids": [id(b'a')] }));
+    let (text, _) = output(&api, body).await;
+    assert!(text.len() >= 5 && !text[..5].contains('a'), "{text}");
+    // A form that can only end does.
+    let form = json!({ "structured_outputs": { "choice": ["no"] }, "min_tokens": 5 });
+    let ending = with(form, json!({ "ignore_eos": false }));
+    assert_eq!(output(&api, ending).await, ("no".to_owned(), json!("stop")));
+}
+
+#[tokio::test]
 async fn sampling_parameters_shape_the_output() {
     let api = Api::new();
     let (plain, _) = output(&api, json!({})).await;
@@ -89,12 +114,15 @@ async fn sampling_parameters_shape_the_output() {
 
 #[tokio::test]
 async fn values_out_of_range_are_rejected_by_name() {
-    let api = Api::new();
+    let api = Api::with(|config| config.strict = true);
     for (body, param) in [
         (json!({ "n": 0 }), "n"),
         (json!({ "n": 17 }), "n"),
         (json!({ "max_tokens": 0 }), "max_tokens"),
         (json!({ "max_tokens": -2 }), "max_tokens"),
+        (json!({ "max_tokens": null, "n_predict": 0 }), "n_predict"),
+        (json!({ "min_tokens": 13 }), "min_tokens"),
+        (json!({ "stop_token_ids": [97] }), "stop_token_ids"),
         (json!({ "temperature": -1 }), "temperature"),
         (json!({ "top_p": 2 }), "top_p"),
         (json!({ "top_k": -2 }), "top_k"),

@@ -20,6 +20,10 @@ pub(crate) struct ChatMessage {
     pub(crate) tool_calls: Option<Vec<ToolCall>>,
     /// The call whose result a tool's message has.
     pub(crate) tool_call_id: Option<String>,
+    /// What an assistant thought before it answered; sent back by clients with their history.
+    pub(crate) reasoning_content: Option<String>,
+    /// The same by another name, if it is a text.
+    pub(crate) reasoning: Option<Value>,
     /// An assistant's refusal; sent back by clients with their history.
     pub(crate) refusal: Option<String>,
     /// Notes to an earlier response; likewise.
@@ -60,31 +64,80 @@ pub(crate) enum Content {
     Parts(Vec<ContentPart>),
 }
 
-/// A part of a message: only text is supported.
+/// A part of a message: text, or what stands for it in a history.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ContentPart {
-    /// Always `text`.
+    /// What it is.
     #[serde(rename = "type")]
-    #[allow(dead_code, reason = "it has one value, which is checked in reading")]
     pub(crate) kind: PartKind,
     /// The text.
-    pub(crate) text: String,
+    pub(crate) text: Option<String>,
+    /// The text of a refusal.
+    pub(crate) refusal: Option<String>,
+    /// The text of a thought.
+    pub(crate) thinking: Option<String>,
 }
 
-/// The one kind of part.
-#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
+/// The kinds of parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum PartKind {
     /// Text.
     Text,
+    /// Text, as the Responses API calls what users say.
+    InputText,
+    /// Text, as it calls what models say.
+    OutputText,
+    /// An assistant's refusal.
+    Refusal,
+    /// What an assistant thought before it answered.
+    Thinking,
+    /// The same by another name.
+    Reasoning,
+}
+
+impl ContentPart {
+    /// Whether it is a thought and no part of what was said.
+    fn is_thought(&self) -> bool {
+        matches!(self.kind, PartKind::Thinking | PartKind::Reasoning)
+    }
+
+    fn own_text(&self) -> Option<&str> {
+        self.text.as_deref().or(self.refusal.as_deref()).or(self.thinking.as_deref())
+    }
 }
 
 impl Content {
+    /// What was said.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
-            Self::Parts(parts) => parts.iter().map(|part| part.text.as_str()).collect(),
+            Self::Parts(parts) => {
+                let said = parts.iter().filter(|part| !part.is_thought());
+                said.filter_map(ContentPart::own_text).collect()
+            }
         }
+    }
+
+    /// What was thought.
+    fn thoughts(&self) -> String {
+        match self {
+            Self::Text(_) => String::new(),
+            Self::Parts(parts) => {
+                let thought = parts.iter().filter(|part| part.is_thought());
+                thought.filter_map(ContentPart::own_text).collect()
+            }
+        }
+    }
+}
+
+impl ChatMessage {
+    /// What an assistant thought before it answered, if the client sent it back.
+    pub(crate) fn thoughts(&self) -> Option<String> {
+        let own = self.reasoning_content.clone();
+        let other = || self.reasoning.as_ref().and_then(Value::as_str).map(str::to_owned);
+        let parts = || self.content.as_ref().map(Content::thoughts);
+        own.or_else(other).or_else(parts).filter(|thoughts| !thoughts.is_empty())
     }
 }

@@ -16,10 +16,11 @@ pub(crate) struct Tool {
 }
 
 /// The one kind of tool.
-#[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ToolKind {
     /// A function.
+    #[default]
     Function,
 }
 
@@ -85,16 +86,39 @@ pub(crate) struct FunctionName {
 /// A call of a function.
 #[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
 pub(crate) struct ToolCall {
-    /// Its index, in streams.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) index: Option<u32>,
     /// The id that the result refers to.
+    #[serde(default)]
     pub(crate) id: String,
     /// Always `function`.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", default)]
     pub(crate) kind: ToolKind,
     /// The function and its arguments.
     pub(crate) function: CalledFunction,
+}
+
+/// A part of a call, in a stream.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct ToolCallDelta {
+    /// The index of the call.
+    pub(crate) index: usize,
+    /// Its id, in its first part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    /// Always `function`, in its first part.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<ToolKind>,
+    /// The function, and more of its arguments.
+    pub(crate) function: CalledFunctionDelta,
+}
+
+/// A part of a function's call.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub(crate) struct CalledFunctionDelta {
+    /// Its name, in the first part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// More of the JSON.
+    pub(crate) arguments: String,
 }
 
 /// A function and its arguments.

@@ -2,8 +2,8 @@
 
 use super::*;
 
-const HOSTILE: Client = Client::Key(0);
-const POLITE: Client = Client::Key(1);
+const HOSTILE: Client = Client::Tenant(0);
+const POLITE: Client = Client::Tenant(1);
 
 /// Slots that a client holds.
 fn held(worker: &Worker, client: Client) -> usize {
@@ -102,7 +102,7 @@ fn clients_within_their_share_are_left_alone_and_take_turns() {
     // Five clients with two sequences each, three slots.
     for client in [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] {
         let (mut request, receiver) = request("abc", 4, &[]);
-        request.client = Client::Key(client);
+        request.client = Client::Tenant(client);
         worker.wait(vec![request]);
         events.push(receiver);
     }
@@ -118,9 +118,9 @@ fn clients_within_their_share_are_left_alone_and_take_turns() {
             break;
         }
     }
-    assert_eq!(order, [0, 1, 2, 3, 4].map(Client::Key));
+    assert_eq!(order, [0, 1, 2, 3, 4].map(Client::Tenant));
     // The first three had a sequence before, and none a second one.
-    assert!(worker.active.iter().all(|text| matches!(text.client, Client::Key(0 | 3 | 4))));
+    assert!(worker.active.iter().all(|text| matches!(text.client, Client::Tenant(0 | 3 | 4))));
     assert!(metrics.text().contains("vllm:num_preemptions_total{model_name=\"toy\"} 0"));
 }
 
@@ -159,9 +159,9 @@ fn cached_prefixes_are_shared_by_key_and_salt_alone() {
     };
     // Another scope finds nothing, also in the very slot that holds it; then it finds its own.
     for (client, salt) in [
-        (Client::Key(0), None),
-        (Client::Key(1), None),
-        (Client::Key(1), Some("salt")),
+        (Client::Tenant(0), None),
+        (Client::Tenant(1), None),
+        (Client::Tenant(1), Some("salt")),
         (Client::Host, Some("salt")),
     ] {
         assert_eq!(sent(client, salt, true), fresh, "{client:?} {salt:?}");
@@ -183,9 +183,9 @@ fn nobody_waits_for_a_prompt_of_another_scope() {
         receivers.push(events);
         worker.active.len()
     };
-    assert_eq!(held(&mut worker, Client::Key(0)), 1);
-    assert_eq!(held(&mut worker, Client::Key(0)), 1, "it waits for what the other reads");
-    assert_eq!(held(&mut worker, Client::Key(1)), 2);
+    assert_eq!(held(&mut worker, Client::Tenant(0)), 1);
+    assert_eq!(held(&mut worker, Client::Tenant(0)), 1, "it waits for what the other reads");
+    assert_eq!(held(&mut worker, Client::Tenant(1)), 2);
 }
 
 #[test]
