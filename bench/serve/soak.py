@@ -377,7 +377,7 @@ def flags(given: argparse.Namespace) -> list[str]:
     files = ["-m", str(server.MODELS / given.target), "-md", str(server.MODELS / given.draft)]
     sizes = ["-np", str(SLOTS), "-t", str(given.threads), "-c", str(CONTEXT_LEN), "--max-queued-requests", str(QUEUE)]
     times = ["--timeout", str(TIMEOUT_S), "--read-timeout", str(READ_TIMEOUT_S), "--shutdown-timeout", str(GRACE_S)]
-    return [*files, *sizes, *times]
+    return [*files, *sizes, *times, "--lossy-max", str(clients.LOSSY_MAX)]
 
 
 def main() -> int:
