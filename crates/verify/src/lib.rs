@@ -27,11 +27,12 @@
 //!
 //! Let `W(u)` be the probability that the accepted path reaches the drafted prefix `u`, and
 //! `R(u, x)` that it ends at `u` with next token `x`. **A rule is lossless if and only if
-//! `R(u, x) = W(u) target(x|u) - W(ux)`, at least zero, for all `u` and `x`**: what does not go on
-//! along a drafted child must leave exactly the target's remainder. The expected number of
-//! accepted tokens is the sum of `W(u)` over all drafted prefixes, and the rules differ in how
-//! much of it they reach. Each states its own argument on its page; the feature `check` proves it
-//! by enumeration, for these rules and for yours.
+//! `R(u, x) = W(u) target(x|u) - W(ux)` for all `u` and `x`**: whenever `u` is reached, `x` must
+//! follow as often as the target says it. What is accepted as a draft counts towards that, and the
+//! draw of the next token must supply exactly the rest. The expected number of accepted tokens is
+//! the sum of `W(u)` over all drafted prefixes, and the rules differ in how much of it they reach.
+//! Each states its own argument on its page; the feature `check` proves it by enumeration, for
+//! these rules and for yours.
 //!
 //! # Which rule
 //!
@@ -51,6 +52,25 @@
 //! [`verify_path`], [`PathVerifier`] and [`BatchVerifier`] judge one path, or one of each sequence,
 //! straight from logits or probabilities in memory: the same verdicts, without a copy of any row.
 //!
+//! ```
+//! use forerun_verify::*;
+//! // Two sequences of a vocabulary of 3: one drafted token, and none.
+//! let (tokens, offsets, seeds) = ([2], [0, 1, 1], [7, 8]);
+//! let draft_probs: [f32; 3] = [0.2, 0.2, 0.6];
+//! let target_logits: [f32; 9] = [0.1, 0.3, 1.9, 2.0, 0.1, 0.3, 0.5, 0.5, 0.5];
+//! let batch = Batch::new(
+//!     Layout::Ragged { offsets: &offsets },
+//!     &tokens,
+//!     Some(Rows::weights(Values::F32(&draft_probs), 3)),
+//!     Rows::logits(Values::F32(&target_logits), 3, 0.8),
+//! );
+//! let mut verifier = BatchVerifier::on_one_thread(); // keep it
+//! let mut verdicts = [PathVerdict::NONE; 2];
+//! verifier.verify(&batch, PathRule::Block, &seeds, &mut verdicts)?;
+//! assert!(verdicts[0].accepted <= 1 && verdicts[1].accepted == 0);
+//! # Ok::<(), BatchError>(())
+//! ```
+//!
 //! # Prove your own
 //!
 //! Implement [`Rule`], put its randomness through [`Chance`], and the feature `check` enumerates it
@@ -61,7 +81,8 @@
 //!
 //! [`LossyBlockRule`] and, at temperature zero, [`LossyNearRule`] accept more than a lossless rule
 //! can. Each keeps a bound that it [promises](Promise), for every drafter, and says what it
-//! [spent](Spent). Lossy rules have the word in their type's name, and no other rule is lossy.
+//! [spent](Spent). [`LossyDeferRule`] is for callers that commit tokens before they are scored. Lossy
+//! rules have the word in their type's name, and no other rule is lossy.
 //!
 //! # Reproducible
 //!

@@ -151,19 +151,92 @@ fn draft(cases: &mut Cases, scheme: Scheme, vocab_len: usize) -> Result<Growing,
     Ok(growing)
 }
 
-fn rules(seed: u64) -> Vec<Box<dyn Rule>> {
-    vec![
-        Box::new(BlockRule),
-        Box::new(TokenRule),
-        Box::new(NssRule),
-        Box::new(CoupledRule { noise: Noise::new(seed) }),
-        Box::new(PooledRule),
-        Box::new(SpecInferRule),
-        Box::new(SpecTrRule),
-        Box::new(RsdRule),
-        Box::new(TraversalRule),
-        Box::new(GbvRule::default()),
-    ]
+/// A rule, and how Python is to ask for it.
+struct Turn {
+    rule: Box<dyn Rule>,
+    /// Further fields of the case.
+    json: String,
+}
+
+const RULES: u64 = 12;
+
+/// Every rule has its turn.
+fn turn(cases: &mut Cases, number: u64, seed: u64) -> Result<Turn, Failure> {
+    let rule: Box<dyn Rule> = match number % RULES {
+        0 => Box::new(BlockRule),
+        1 => Box::new(TokenRule),
+        2 => Box::new(NssRule),
+        3 => Box::new(CoupledRule { noise: Noise::new(seed) }),
+        4 => Box::new(PooledRule),
+        5 => Box::new(SpecInferRule),
+        6 => Box::new(SpecTrRule),
+        7 => Box::new(RsdRule),
+        8 => Box::new(TraversalRule),
+        9 => Box::new(GbvRule::default()),
+        10 => return lossy_block(cases),
+        _ => return lossy_near(cases),
+    };
+    Ok(Turn { rule, json: String::new() })
+}
+
+fn lossy_block(cases: &mut Cases) -> Result<Turn, Failure> {
+    let per_token = [0.0, 0.02, 0.1, 0.3][cases.below(4)];
+    let factor = [1.5, 4.0, 300.0][cases.below(3)];
+    let (budget, json) = if cases.below(2) == 0 {
+        let budget = Budget::at_every_token(per_token)?.with_factor(factor)?;
+        (
+            budget,
+            format!("\"at_every_token\":{{\"per_token\":{per_token:?},\"factor\":{factor:?}}}"),
+        )
+    } else {
+        let (step, bank) = ([0.15, 0.6][cases.below(2)], per_token + 0.2);
+        let budget = Budget::on_account(per_token)?.with_factor(factor)?;
+        let json = format!(
+            "\"on_account\":{{\"per_token\":{per_token:?},\"factor\":{factor:?},\"step\":{step:?},\
+             \"bank\":{bank:?}}}"
+        );
+        (budget.with_step(step)?.with_bank(bank)?, json)
+    };
+    Ok(Turn { rule: Box::new(LossyBlockRule { budget }), json })
+}
+
+fn lossy_near(cases: &mut Cases) -> Result<Turn, Failure> {
+    let (gap, share) = ([0.5, 2.0, 8.0][cases.below(3)], [0.1, 0.5, 1.0][cases.below(3)]);
+    let near = Near::new(gap, share)?.with_bank(2.0)?;
+    let json = format!("\"near\":{{\"gap\":{gap:?},\"share\":{share:?},\"bank\":2.0}}");
+    Ok(Turn { rule: Box::new(LossyNearRule { near }), json })
+}
+
+/// The target's rows: of any form, or logits at temperature zero with how far each drafted token is from
+/// the best.
+struct Scored {
+    rows: Vec<Dist>,
+    gaps: Vec<f64>,
+    json: Vec<String>,
+}
+
+fn scored(cases: &mut Cases, draft: &Draft, greedy: bool) -> Result<Scored, Failure> {
+    let mut scored = Scored { rows: Vec::new(), gaps: Vec::new(), json: Vec::new() };
+    let mut all: Vec<Vec<f32>> = Vec::new();
+    for _ in 0..=draft.len() {
+        let made = if greedy {
+            let logits: Vec<f32> = (0..draft.vocab_len()).map(|_| 4.0 * cases.unit()).collect();
+            let json = format!("{{\"logits\":{logits:?},\"temperature\":0.0}}");
+            let row = Dist::argmax(&logits)?;
+            all.push(logits);
+            Made { row, json }
+        } else {
+            cases.row(draft.vocab_len())?
+        };
+        scored.rows.push(made.row);
+        scored.json.push(made.json);
+    }
+    for (_, token, parent) in draft.nodes().filter(|_| greedy) {
+        let best = scored.rows[parent.index()].likeliest().0;
+        let logit = |token: Token| f64::from(all[parent.index()][token.index()]);
+        scored.gaps.push(logit(best) - logit(token));
+    }
+    Ok(scored)
 }
 
 fn main() -> Result<(), Failure> {
@@ -173,42 +246,55 @@ fn main() -> Result<(), Failure> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut done = 0;
     while done < count {
-        let vocab_len = [2, 3, 5, 9, 2, 3, 5, 9, 700][cases.below(9)];
-        cases.form = Some(cases.below(3)).filter(|form| *form < 2);
-        let scheme =
-            [Scheme::Paths, Scheme::Independent, Scheme::WithoutReplacement][cases.below(3)];
-        let growing = draft(&mut cases, scheme, vocab_len)?;
-        let draft = growing.tree.finish()?;
-        let target: Vec<Made> =
-            (0..=draft.len()).map(|_| cases.row(vocab_len)).collect::<Result<_, _>>()?;
-        let mut json = String::from("[");
-        for (place, made) in target.iter().enumerate() {
-            write!(json, "{}{}", if place == 0 { "" } else { "," }, made.json)?;
+        // A rule that refuses a draft is asked about another.
+        if let Some(line) = case(&mut cases, done)? {
+            writeln!(out, "{line}")?;
+            done += 1;
         }
-        json.push(']');
-        let rows: Vec<Dist> = target.into_iter().map(|made| made.row).collect();
-        let (seed, position) = (cases.rng.next_u64(), u64::from(cases.rng.next_u32()));
-        let all = rules(seed);
-        // Every rule has its turn; one that refuses this draft is asked about another.
-        let rule = &all[usize::try_from(done)? % all.len()];
-        let block = Block::new(&draft, &rows)?.at(position);
-        let Ok(verdict) = rule.verify(&block, &mut Random(Philox::new(seed))) else { continue };
-        let scheme = match scheme {
-            Scheme::Paths => "paths",
-            Scheme::Independent => "independent",
-            _ => "without-replacement",
-        };
-        writeln!(
-            out,
-            "{{\"rule\":{:?},\"scheme\":{scheme:?},\"vocab_len\":{vocab_len},\"calls\":[{}],\
-             \"target\":{json},\"seed\":{seed},\"position\":{position},\"verdict\":[{},{},{}]}}",
-            rule.name(),
-            growing.calls.join(","),
-            verdict.node.index(),
-            verdict.accepted,
-            verdict.next.0
-        )?;
-        done += 1;
     }
     Ok(())
+}
+
+/// A line, unless the rule whose turn it is refuses the draft.
+fn case(cases: &mut Cases, number: u64) -> Result<Option<String>, Failure> {
+    let vocab_len = [2, 3, 5, 9, 2, 3, 5, 9, 700][cases.below(9)];
+    cases.form = Some(cases.below(3)).filter(|form| *form < 2);
+    let scheme = [Scheme::Paths, Scheme::Independent, Scheme::WithoutReplacement][cases.below(3)];
+    let growing = draft(cases, scheme, vocab_len)?;
+    let draft = growing.tree.finish()?;
+    let (seed, position) = (cases.rng.next_u64(), u64::from(cases.rng.next_u32()));
+    let Turn { rule, json: bound } = turn(cases, number, seed)?;
+    let greedy = matches!(rule.promise(), Promise::Near(_));
+    let Scored { rows, gaps, json } = scored(cases, &draft, greedy)?;
+    let mut block = Block::new(&draft, &rows)?.at(position);
+    if greedy {
+        block = block.with_gaps(&gaps)?;
+    }
+    let lossy = rule.promise() != Promise::Lossless;
+    let balance = Some(f64::from(cases.unit())).filter(|_| lossy && cases.below(2) == 0);
+    let block = balance.map_or(block, |balance| block.holding(balance));
+    let Ok(verdict) = rule.verify(&block, &mut Random(Philox::new(seed))) else { return Ok(None) };
+    let scheme = match scheme {
+        Scheme::Paths => "paths",
+        Scheme::Independent => "independent",
+        _ => "without-replacement",
+    };
+    let mut line = format!(
+        "{{\"rule\":{:?},\"scheme\":{scheme:?},\"vocab_len\":{vocab_len},\"calls\":[{}],\
+         \"target\":[{}],\"seed\":{seed},\"position\":{position},\"verdict\":[{},{},{}]",
+        rule.name(),
+        growing.calls.join(","),
+        json.join(","),
+        verdict.node.index(),
+        verdict.accepted,
+        verdict.next.0
+    );
+    if lossy {
+        let spent = rule.spent(&block, &verdict).tokens;
+        let spent: Vec<_> = spent.iter().map(|s| [s.distance, s.factor, s.balance]).collect();
+        let balance = balance.map_or(String::from("null"), |balance| format!("{balance:?}"));
+        write!(line, ",\"bound\":{{{bound}}},\"balance\":{balance},\"spent\":{spent:?}")?;
+    }
+    line.push('}');
+    Ok(Some(line))
 }

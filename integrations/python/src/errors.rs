@@ -11,7 +11,8 @@ create_exception!(forerun, DraftError, ForerunError, "A draft cannot have been d
 create_exception!(forerun, BlockError, ForerunError, "Draft and rows do not belong together.");
 create_exception!(forerun, PathError, ForerunError, "A path and its rows cannot be judged.");
 create_exception!(forerun, BatchError, ForerunError, "A batch cannot be judged.");
-create_exception!(forerun, Refusal, ForerunError, "The rule is not lossless for such a draft.");
+create_exception!(forerun, PromiseError, ForerunError, "A bound that means nothing.");
+create_exception!(forerun, Refusal, ForerunError, "The rule keeps no promise for such a draft.");
 
 pub(crate) fn row(error: verify::RowError) -> PyErr {
     RowError::new_err(error.to_string())
@@ -23,6 +24,10 @@ pub(crate) fn draft(error: verify::DraftError) -> PyErr {
 
 pub(crate) fn block(error: verify::BlockError) -> PyErr {
     BlockError::new_err(error.to_string())
+}
+
+pub(crate) fn promise(error: verify::PromiseError) -> PyErr {
+    PromiseError::new_err(error.to_string())
 }
 
 pub(crate) fn refusal(error: verify::Refusal) -> PyErr {

@@ -4,11 +4,13 @@
 //! lie, and Python's lock is released while they are.
 
 mod arrays;
+mod chance;
 mod draft;
 mod errors;
 mod model;
 mod noise;
 mod paths;
+mod promise;
 mod rows;
 mod rules;
 
@@ -21,7 +23,8 @@ mod _native {
     use super::draft::{Draft, DraftBuilder};
     #[pymodule_export]
     use super::errors::{
-        BatchError, BlockError, DraftError, ForerunError, PathError, Refusal, RowError,
+        BatchError, BlockError, DraftError, ForerunError, PathError, PromiseError, Refusal,
+        RowError,
     };
     #[pymodule_export]
     use super::model::{kinds, random_rows};
@@ -30,7 +33,9 @@ mod _native {
     #[pymodule_export]
     use super::paths::verify_paths;
     #[pymodule_export]
+    use super::promise::{Budget, Near};
+    #[pymodule_export]
     use super::rows::Row;
     #[pymodule_export]
-    use super::rules::{path_rules, rules, verify_block};
+    use super::rules::{gaps, lossy_rules, path_rules, rules, verify_block};
 }

@@ -24,10 +24,23 @@ def made(given: dict, vocab_len: int) -> fr.Row:
     return fr.row(np.array(given["weights"], np.float32))
 
 
+def bound(case: dict) -> dict:
+    """How a lossy rule is asked for, and nothing for the others."""
+    if "bound" not in case:
+        return {}
+    ((kind, numbers),) = case["bound"].items()
+    given = {"near": fr.Near(**numbers)} if kind == "near" else {"budget": getattr(fr.Budget, kind)(**numbers)}
+    return {**given, "balance": case["balance"]}
+
+
+def told(spent: fr.Spent | None) -> list[list[float]] | None:
+    return spent and [[spend.distance, spend.factor, spend.balance] for spend in spent.tokens]
+
+
 @pytest.mark.skipif(CASES is None, reason="FORERUN_CASES names the cases; `just kit` makes them")
 def test_ten_thousand_verdicts_are_those_of_rust() -> None:
     seen: dict[str, int] = {}
-    straight = 0
+    straight = spending = 0
     with open(CASES) as lines:
         for number, line in enumerate(lines):
             case = json.loads(line)
@@ -39,14 +52,21 @@ def test_ten_thousand_verdicts_are_those_of_rust() -> None:
                 else:
                     getattr(tree, name)(*args)
             draft = tree.finish()
-            target = [made(row, vocab_len) for row in case["target"]]
-            options = {"rule": case["rule"], "seed": case["seed"], "position": case["position"]}
-            verdict = fr.verify(draft, target_probs=target, **options)
+            options = {"rule": case["rule"], "seed": case["seed"], "position": case["position"]} | bound(case)
+            if case["rule"] == "lossy-near":
+                logits = np.array([row["logits"] for row in case["target"]], np.float32)
+                verdict = fr.verify(draft, target_logits=logits, temperature=0, **options)
+            else:
+                target = [made(row, vocab_len) for row in case["target"]]
+                verdict = fr.verify(draft, target_probs=target, **options)
             assert [verdict.node, verdict.accepted, verdict.next] == case["verdict"], number
+            # To the last bit, as the verdicts.
+            assert told(verdict.spent) == case.get("spent"), number
             seen[case["rule"]] = seen.get(case["rule"], 0) + 1
             straight += meets_straight(case, calls, options)
-    assert sum(seen.values()) == 10_000 and set(seen) == set(fr.rules()), seen
-    assert min(seen.values()) == 1_000 and straight > 200, (seen, straight)
+            spending += verdict.spent is not None and verdict.spent.sum > 0.0
+    assert sum(seen.values()) == 10_000 and set(seen) == {*fr.rules(), *fr.lossy_rules()}, seen
+    assert min(seen.values()) == 833 and straight > 200 and spending > 200, (seen, straight, spending)
 
 
 def meets_straight(case: dict, calls: list, options: dict) -> bool:
@@ -56,7 +76,7 @@ def meets_straight(case: dict, calls: list, options: dict) -> bool:
     one_path = all(call[1] == place for place, call in enumerate(drawn))
     kinds = {tuple(sorted(row)) for row in case["target"]}
     if (
-        options["rule"] not in fr.path_rules()
+        options["rule"] not in [*fr.path_rules(), "lossy-block"]
         or case["scheme"] != "paths"
         or not one_path
         or kinds not in ({("weights",)}, {("logits", "temperature")})
@@ -74,6 +94,7 @@ def meets_straight(case: dict, calls: list, options: dict) -> bool:
         **options,
     )
     assert [verdict.accepted, verdict.next] == case["verdict"][1:]
+    assert told(verdict.spent) == case.get("spent")
     return True
 
 
@@ -166,6 +187,96 @@ def test_sparse_rows_are_dense_rows_with_zeros() -> None:
         options = {"target_probs": target, "seeds": [seed, seed + 1, seed + 2], "rule": "block"}
         sparse = fr.verify_batch(tokens, fr.Sparse(ids, probs, 50), **options)
         assert (sparse.padded() == fr.verify_batch(tokens, dense, **options).padded()).all()
+
+
+def test_a_lossy_batch_is_its_sequences() -> None:
+    """Padded or ragged, dense or sparse, each with an account of its own."""
+    rng = np.random.default_rng(8)
+    budget = fr.Budget.on_account(0.05)
+    for _ in range(20):
+        tokens, draft, target = batch(rng)
+        lengths = rng.integers(0, 4, len(tokens)).tolist()
+        seeds, balances = rng.integers(0, 2**63, len(tokens)).tolist(), rng.uniform(0, 0.5, len(tokens)).tolist()
+        options = {"rule": "lossy-block", "budget": budget, "temperature": 0.6}
+        padded = fr.verify_batch(tokens, draft, target, lengths=lengths, seeds=seeds, balances=balances, **options)
+        ids = np.broadcast_to(np.arange(draft.shape[2]), draft.shape)
+        flat = [slice(0, length) for length in lengths]
+        ragged = fr.verify_batch(
+            np.concatenate([row[part] for row, part in zip(tokens, flat)]),
+            fr.Sparse(
+                np.concatenate([rows[part] for rows, part in zip(ids, flat)]),
+                np.concatenate([rows[part] for rows, part in zip(draft, flat)]),
+                draft.shape[2],
+            ),
+            np.concatenate([rows[: length + 1] for rows, length in zip(target, lengths)]),
+            offsets=np.concatenate([[0], np.cumsum(lengths)]).tolist(),
+            seeds=seeds,
+            balances=balances,
+            **options,
+        )
+        for n, length in enumerate(lengths):
+            rows = draft[n][:length], target[n][: length + 1]
+            one = fr.verify(tokens[n][:length], *rows, seed=seeds[n], balance=balances[n], **options)
+            assert one.tokens == padded.tokens(n) == ragged.tokens(n)
+            assert one.spent == padded.spent[n] == ragged.spent[n]
+            assert len(one.spent.tokens) == len(one.tokens) and one.spent.most <= budget.step
+    with pytest.raises(fr.BatchError, match="1 seeds for 6 sequences"):
+        fr.verify_batch(tokens, draft, target, seeds=[1], **options)
+
+
+def test_a_budget_buys_acceptance_and_says_what_it_cost() -> None:
+    # The drafter says token 0 half of the time, the target less often.
+    rows = {"draft_probs": [[0.5, 0.5]], "target_probs": [[0.4, 0.6], [0.5, 0.5]]}
+    for seed in range(100):
+        verdict = fr.verify([0], **rows, rule="lossy-block", budget=0.1, seed=seed)
+        # All that it lacks is within the budget.
+        assert verdict.accepted == 1 and abs(verdict.spent.sum - 0.1) < 1e-7
+    accepted = [fr.verify([0], **rows, seed=seed).accepted for seed in range(100)]
+    assert 0 in accepted and fr.verify([0], **rows, seed=1).spent is None
+    # An account goes from verdict to verdict.
+    options = {"rule": "lossy-block", "budget": fr.Budget.on_account(0.04), "seed": 1}
+    verdict = fr.verify([0], **rows, **options)
+    assert verdict.spent.tokens[0].distance <= 0.04 + 1e-9
+    again = fr.verify([0], **rows, **options, balance=0.2)
+    assert abs(again.spent.tokens[0].distance - 0.1) < 1e-7
+    assert abs(again.spent.balance - (0.2 - again.spent.sum + 0.04 * len(again.tokens))) < 1e-12
+
+
+def test_near_misses_are_forgiven_at_temperature_zero() -> None:
+    logits = np.array([[0.2, 0.7], [0.1, 0.3]], np.float16)
+    options = {"target_logits": logits, "temperature": 0, "rule": "lossy-near", "seed": 0}
+    near = fr.Near(gap=1.0, share=0.5)
+    # Half a token is saved, and one is needed.
+    assert fr.verify([0], **options, near=near).tokens == [1]
+    verdict = fr.verify([0], **options, near=near, balance=1.0)
+    assert verdict.tokens == [0, 1] and [spend.distance for spend in verdict.spent.tokens] == [1.0, 0.0]
+    assert fr.verify([0], **options, near=fr.Near(gap=0.4, share=1.0)).tokens == [1]
+
+
+def test_loss_is_asked_for_by_name_and_by_number() -> None:
+    rows = {"draft_probs": [[0.5, 0.5]], "target_probs": [[0.5, 0.5]] * 2, "seed": 1}
+    logits = {"target_logits": np.zeros((2, 2)), "seed": 1}
+    with pytest.raises(ValueError, match="lossy-block changes the output; say by how much: budget=0.02"):
+        fr.verify([0], **rows, rule="lossy-block")
+    with pytest.raises(ValueError, match="budget is given, but block does not take it"):
+        fr.verify([0], **rows, budget=0.02)
+    with pytest.raises(ValueError, match="budget is given, but block does not take it"):
+        fr.verify_batch([[0]], [[[0.5, 0.5]]], target_probs=[[[0.5, 0.5]] * 2], seeds=[1], budget=0.02)
+    with pytest.raises(ValueError, match="near is given, but lossy-block does not take it"):
+        fr.verify([0], **rows, rule="lossy-block", budget=0.02, near=fr.Near(1.0, 0.1))
+    with pytest.raises(ValueError, match="a balance for block, which is lossless"):
+        fr.verify([0], **rows, balance=0.1)
+    with pytest.raises(ValueError, match="the balance is NaN"):
+        fr.verify([0], **rows, rule="lossy-block", budget=0.1, balance=float("nan"))
+    with pytest.raises(fr.PromiseError, match="budget per token is 1.5; expected 0 to 1"):
+        fr.verify([0], **rows, rule="lossy-block", budget=1.5)
+    with pytest.raises(ValueError, match="lossy-near is for logits at temperature 0"):
+        fr.verify([0], **logits, rule="lossy-near", near=fr.Near(1.0, 0.1))
+    with pytest.raises(fr.Refusal, match="lossy-block keeps its budget for one path"):
+        draft = fr.Draft.paths([[0], [1]], np.full((2, 1, 2), 0.5))
+        fr.verify(draft, target_probs=np.full((3, 2), 0.5), rule="lossy-block", budget=0.1, seed=1)
+    assert not set(fr.rules()) & set(fr.lossy_rules())
+    assert all(name.startswith("lossy-") for name in fr.lossy_rules())
 
 
 def test_several_paths_and_noise() -> None:

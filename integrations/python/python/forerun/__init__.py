@@ -32,6 +32,7 @@ from ._check import (
     TargetCase,
     assert_lossless,
     check,
+    compiled,
     examine,
     rule,
 )
@@ -40,16 +41,21 @@ from ._model import Model, battery, optimum
 from ._native import (
     BatchError,
     BlockError,
+    Budget,
     DraftError,
     ForerunError,
+    Near,
     PathError,
+    PromiseError,
     Refusal,
     Row,
     RowError,
+    lossy_rules,
     path_rules,
     rules,
 )
 from ._noise import Noise
+from ._promise import Promise, Spend, Spending, Spent
 from ._rows import Sparse, row
 from ._sampled import SampledReport
 from ._verify import Verdict, Verdicts, verify, verify_batch
@@ -57,6 +63,7 @@ from ._verify import Verdict, Verdicts, verify, verify_batch
 __all__ = [
     "BatchError",
     "BlockError",
+    "Budget",
     "Chance",
     "Check",
     "Counterexample",
@@ -67,15 +74,21 @@ __all__ = [
     "Finding",
     "ForerunError",
     "Model",
+    "Near",
     "Noise",
     "NotLossless",
     "PathError",
+    "Promise",
+    "PromiseError",
     "Refusal",
     "Report",
     "Row",
     "RowError",
     "SampledReport",
     "Sparse",
+    "Spend",
+    "Spending",
+    "Spent",
     "TargetCase",
     "Verdict",
     "Verdicts",
@@ -83,7 +96,9 @@ __all__ = [
     "assert_lossless",
     "battery",
     "check",
+    "compiled",
     "examine",
+    "lossy_rules",
     "optimum",
     "outcomes",
     "patch",

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 
 from ._chance import Chance, outcomes
+from ._draft import Draft
 from ._model import Model, Prefix, Vector, battery, normal
+from ._promise import Promise, Spending, exceeded, kept, spending
 from ._sampled import SampledReport, sampled
+from ._verify import Verdict, verify
 
 TOLERANCE = 1e-12
 
@@ -72,23 +75,33 @@ class Finding:
     runs: int
     #: For every text: what the target says, and what the code produces.
     texts: dict[Prefix, tuple[float, float]] = field(repr=False)
+    #: How far tokens stray from the target.
+    spent: Spending = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """The smallest model found on which the output is not the target's."""
+    """The smallest model found on which the output is not the target's, or not as near to it as it was
+    said to be."""
 
     model: Model
     finding: Finding
+    within: Promise = None
 
     def __str__(self) -> str:
         model = self.model
+        _, how = exceeded(self.within, self.finding.worst_error, self.finding.spent)
+        promise = "lossless" if self.within is None else f"within {self.within}"
         lines = [
-            f"not lossless: on a model of {model.vocab_len} tokens, with drafts of {model.length}, "
-            f"texts are off by up to {self.finding.worst_error:.3g}",
+            f"not {promise}: on a model of {model.vocab_len} tokens, with drafts of {model.length}, {how}",
             "",
-            "after        target's row             drafter's row",
         ]
+        return "\n".join(lines + (self._texts() if self.within is None else self._rows()))
+
+    def _texts(self) -> list[str]:
+        """The model, and the texts that differ."""
+        model = self.model
+        lines = ["after        target's row             drafter's row"]
         for after, prefix in _distinct(model):
             # After the longest prefixes nothing is drafted.
             draft = _shown(model.draft[prefix]) if len(prefix) < model.length else ""
@@ -98,7 +111,17 @@ class Counterexample:
         for text, (wanted, produced) in texts[:8]:
             if abs(wanted - produced) > TOLERANCE:
                 lines.append(f"{_text(text):12} {wanted:<20.6g} {produced:.6g}")
-        return "\n".join(lines)
+        return lines
+
+    def _rows(self) -> list[str]:
+        """The model, and what the next token really follows."""
+        model = self.model
+        lines = ["after        target's row             drafter's row            your code's row"]
+        for prefix, row in sorted(self.finding.spent.rows.items(), key=lambda item: (len(item[0]), item[0])):
+            draft = _shown(model.draft[prefix]) if len(prefix) < model.length else ""
+            shown = f"{_shown(model.target[prefix]):24} {draft:24} {_shown(row)}"
+            lines.append(f"{_text(prefix):12} {shown}")
+        return lines
 
 
 def _distinct(model: Model) -> Iterator[tuple[str, Prefix]]:
@@ -130,19 +153,32 @@ class Report:
     models: int
     runs: int
     counterexample: Counterexample | None
+    #: What was promised; ``None`` if the code is to be lossless.
+    within: Promise
+    #: What was spent at worst, whatever was promised.
+    spent: Spending = field(repr=False)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise was kept on every model."""
+        return self.counterexample is None
 
     @property
     def lossless(self) -> bool:
-        return self.counterexample is None
+        return self.kept and self.within is None
 
     def __str__(self) -> str:
         if self.counterexample is not None:
             return str(self.counterexample)
-        return f"lossless on {self.models} models ({self.runs} runs): worst error {self.worst_error:.1e}"
+        where = f"on {self.models} models ({self.runs} runs)"
+        if self.within is None:
+            return f"lossless {where}: worst error {self.worst_error:.1e}"
+        return f"within {self.within} {where}: {kept(self.within, self.spent)}"
 
 
 class NotLossless(AssertionError):
-    """The code changes the output; the message shows the smallest model on which it does."""
+    """The code changes the output, or by more than it promised; the message shows the smallest model on
+    which it does."""
 
 
 def rule(scheme: str = "path", paths: int = 2) -> Callable[[Procedure], Procedure]:
@@ -157,10 +193,30 @@ def rule(scheme: str = "path", paths: int = 2) -> Callable[[Procedure], Procedur
     return mark
 
 
+def compiled(name: str, paths: int = 1, **options: Any) -> Procedure:
+    """A rule of `forerun.verify` as it is compiled, for the check and to compare others with. ``options``
+    are those of `forerun.verify`: a lossy rule's bound."""
+
+    def procedure(draft: DraftCase, target: TargetCase, chance: Chance) -> Verdict:
+        rows = [[draft.row(path[:n]) for n in range(len(path))] for path in draft.paths]
+        tree = Draft.paths(draft.paths, rows)
+        nodes = [(), *(tree.path_to(node) for node, _, _ in tree.nodes())]
+        scored = np.array([target.row(node) for node in nodes])
+        if name != "lossy-near":
+            return verify(tree, target_probs=scored, rule=name, chance=chance, **options)
+        with np.errstate(divide="ignore"):
+            logits = np.log(scored)
+        return verify(tree, target_logits=logits, temperature=0.0, rule=name, chance=chance, **options)
+
+    procedure.__name__ = name
+    return rule("path" if paths == 1 else "paths", paths)(procedure)
+
+
 def examine(procedure: Procedure, model: Model) -> Finding:
     """Enumerates every draft and every outcome on one model."""
     count = getattr(procedure, "forerun_paths", 1)
     commits: dict[Prefix, float] = {}
+    said: dict[Prefix, float] = {}
     accepted, runs = 0.0, 0
     for drafted in itertools.product(list(model.drafts()), repeat=count):
         paths = tuple(path for _, path in drafted)
@@ -168,7 +224,12 @@ def examine(procedure: Procedure, model: Model) -> Finding:
 
         def once(chance: Chance, paths: tuple[Prefix, ...] = paths) -> Prefix:
             draft, target = DraftCase(paths, model), TargetCase(paths[0], model)
-            return _committed(procedure(draft, target, chance), paths, model.vocab_len)
+            result = procedure(draft, target, chance)
+            committed = _committed(result, paths, model.vocab_len)
+            if isinstance(result, Verdict) and result.spent is not None:
+                for n, spend in enumerate(result.spent.tokens):
+                    said[committed[:n]] = spend.distance
+            return committed
 
         for share, committed in outcomes(once):
             commits[committed] = commits.get(committed, 0.0) + probability * share
@@ -183,11 +244,13 @@ def examine(procedure: Procedure, model: Model) -> Finding:
     # All texts together too: what is committed twice or not at all is an error of its own.
     total = sum(produced for _, produced in texts.values())
     worst = max([abs(wanted - produced) for wanted, produced in texts.values()] + [abs(total - 1.0)])
-    return Finding(worst, accepted, runs, texts)
+    return Finding(worst, accepted, runs, texts, spending(model, commits, said))
 
 
 def _committed(result: Any, paths: tuple[Prefix, ...], vocab_len: int) -> Prefix:
-    """The tokens to commit, from ``(accepted, next)`` or from the tokens themselves."""
+    """The tokens to commit, from ``(accepted, next)``, a verdict or the tokens themselves."""
+    if isinstance(result, Verdict):
+        result = result.tokens
     if isinstance(result, tuple) and len(result) == 2 and not hasattr(result[0], "__len__"):
         result = [*paths[0][: int(result[0])], int(result[1])]
     committed = tuple(int(token) for token in result)
@@ -198,16 +261,18 @@ def _committed(result: Any, paths: tuple[Prefix, ...], vocab_len: int) -> Prefix
     return committed
 
 
-def shrink(procedure: Procedure, model: Model, least: float = 1e-6) -> Counterexample:
-    """The simplest model near this one on which the output is still off by ``least`` or more."""
-    best = Counterexample(model, examine(procedure, model))
+def shrink(
+    procedure: Procedure, model: Model, within: Promise = None, least: float = 1e-6
+) -> Counterexample:
+    """The simplest model near this one on which the promise is still broken by ``least`` or more."""
+    best = Counterexample(model, examine(procedure, model), within)
     for simpler in (_without_history, _rounded(2), _rounded(4), _rounded(10)):
         candidate = simpler(best.model)
         if candidate is None:
             continue
         finding = examine(procedure, candidate)
-        if finding.worst_error >= least:
-            best = Counterexample(candidate, finding)
+        if exceeded(within, finding.worst_error, finding.spent)[0] >= least:
+            best = Counterexample(candidate, finding, within)
             # The coarsest rounding that still shows it is the one to read.
             if simpler is not _without_history:
                 break
@@ -241,23 +306,35 @@ class Check:
     """``check(rule)`` enumerates; ``check.torch`` and ``check.sampled`` take code as it is."""
 
     def __call__(
-        self, procedure: Procedure, models: Sequence[Model] | None = None, tolerance: float = TOLERANCE
+        self,
+        procedure: Procedure,
+        models: Sequence[Model] | None = None,
+        tolerance: float = TOLERANCE,
+        within: Promise = None,
     ) -> Report:
         """Enumerates a rule over a battery of models.
 
         ``procedure(draft, target, chance)`` chooses by ``chance.coin`` and ``chance.pick`` alone
-        and returns ``(accepted, next)``, or the tokens to commit.
+        and returns ``(accepted, next)``, the tokens to commit, or the `Verdict` of `forerun.verify`.
+
+        The rule is to be lossless, unless it is to keep a promise: ``within`` a total variation at every
+        token, a `Budget`, or `Near` for greedy decoding. If it returns verdicts, they must state what
+        was spent.
         """
+        if isinstance(within, (int, float)) and not 0.0 <= within <= 1.0:
+            raise ValueError(f"within is {within}; expected 0 to 1")
         models = battery() if models is None else models
-        worst, runs, accepted = 0.0, 0, {}
-        for done, model in enumerate(models):
+        worst, runs, accepted, spent = 0.0, 0, {}, Spending()
+        example = None
+        for model in models:
             finding = examine(procedure, model)
             runs += finding.runs
-            worst = max(worst, finding.worst_error)
+            worst, spent = max(worst, finding.worst_error), spent.worse(finding.spent)
             accepted[f"{model.name}, {model.vocab_len} tokens, drafts of {model.length}"] = finding.accepted
-            if not finding.worst_error < tolerance:
-                return Report(worst, accepted, done + 1, runs, shrink(procedure, model))
-        return Report(worst, accepted, len(models), runs, None)
+            if not exceeded(within, finding.worst_error, finding.spent)[0] < tolerance:
+                example = shrink(procedure, model, within)
+                break
+        return Report(worst, accepted, len(accepted), runs, example, within, spent)
 
     def torch(
         self,
@@ -266,6 +343,7 @@ class Check:
         models: Sequence[Model] | None = None,
         tolerance: float = TOLERANCE,
         paths: int = 1,
+        within: Promise = None,
     ) -> Report:
         """Enumerates torch code as it is: its random calls are answered with every outcome.
 
@@ -279,7 +357,7 @@ class Check:
                 return adapt(function, draft, target)
 
         setattr(procedure, "forerun_paths", paths)
-        return self(procedure, battery(seeds=1) if models is None else models, tolerance)
+        return self(procedure, battery(seeds=1) if models is None else models, tolerance, within)
 
     def sampled(
         self,
@@ -292,7 +370,8 @@ class Check:
         """Tests a black box by betting against it: a kernel, a server, another language.
 
         A lossless one is called wrong with probability at most ``alpha``, however often you look.
-        The report says which fault would have been found.
+        The report says which fault would have been found. A promise is not tested this way:
+        ``forerun certify --lossy`` does it, on real models.
         """
 
         def run(path: Prefix, model: Model) -> Prefix:
@@ -305,9 +384,12 @@ class Check:
 check = Check()
 
 
-def assert_lossless(procedure: Procedure, models: Sequence[Model] | None = None) -> Report:
-    """Fails with the smallest counterexample unless the rule is lossless on every model."""
-    report = check(procedure, models)
-    if not report.lossless:
+def assert_lossless(
+    procedure: Procedure, models: Sequence[Model] | None = None, within: Promise = None
+) -> Report:
+    """Fails with the smallest counterexample unless the rule is lossless on every model, or keeps the
+    promise that is given for it."""
+    report = check(procedure, models, within=within)
+    if not report.kept:
         raise NotLossless(f"{getattr(procedure, '__name__', 'the rule')} is {report}")
     return report

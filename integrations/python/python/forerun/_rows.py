@@ -85,6 +85,13 @@ def as_rows(logits: Any, probs: Any, temperature: float, whose: str) -> Rows:
     return Rows(array, kind, None if logits is None else float(temperature))
 
 
+def are_checked(rows: Any) -> bool:
+    """Whether rows are `Row` objects already, or sparse, and no array."""
+    if isinstance(rows, Sparse):
+        return True
+    return isinstance(rows, (list, tuple)) and len(rows) > 0 and all(isinstance(row, Row) for row in rows)
+
+
 def each_row(rows: Any, temperature: float | None) -> list[Row]:
     """A list of checked rows from an array, sparse rows, or rows already."""
     if isinstance(rows, Sparse):

@@ -9,6 +9,7 @@ import pytest
 from ._check import Procedure, Report
 from ._check import assert_lossless as _assert_lossless
 from ._model import battery
+from ._promise import Promise
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,12 +19,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def assert_lossless(request: pytest.FixtureRequest) -> Callable[[Procedure], Report]:
-    """``assert_lossless(rule)``: proves a rule over the battery of models."""
+def assert_lossless(request: pytest.FixtureRequest) -> Callable[..., Report]:
+    """``assert_lossless(rule)``: proves a rule over the battery of models. A lossy one fails, unless it
+    keeps a promise: ``assert_lossless(rule, within=0.05)``."""
     seeds = int(request.config.option.forerun_seeds)
 
-    def prove(procedure: Procedure) -> Report:
+    def prove(procedure: Procedure, within: Promise = None) -> Report:
         __tracebackhide__ = True
-        return _assert_lossless(procedure, battery(seeds))
+        return _assert_lossless(procedure, battery(seeds), within)
 
     return prove
