@@ -235,6 +235,20 @@ async def completion(world: World) -> str:
     return answer if isinstance(answer, str) else "answered"
 
 
+async def native(world: World) -> str:
+    """llama-server's own form; now and then only to fill the cache."""
+    length = world.random.choice([0, 8, 16])
+    body = {"prompt": [1, "Once upon a time"], "n_predict": length, "temperature": 0.8, "n_indent": 1}
+    async with asyncio.timeout(world.timeout_s + PATIENCE_S), Line.open(world) as line:
+        await line.ask(body, "/completion")
+        answer = await line.json()
+        if line.status != 200:
+            return failure(line, answer)
+        expect(answer["tokens_predicted"] <= length, f"{answer['tokens_predicted']} tokens of {length}")
+        world.tokens += answer["tokens_predicted"]
+    return "answered"
+
+
 async def schema(world: World) -> str:
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
     answer = await whole(world, question(world, response_format=form, max_tokens=64))
@@ -598,7 +612,7 @@ Client = Callable[[World], Awaitable[str]]
 
 # Clients that want answers, by how often they come, and those that disturb.
 GOOD: dict[Client, int] = {
-    chat: 5, chat_stream: 6, completion: 2, schema: 3, tools: 2, tools_stream: 1,
+    chat: 5, chat_stream: 6, completion: 2, native: 2, schema: 3, tools: 2, tools_stream: 1,
     logprobs: 2, two: 2, prediction: 2, seeded: 2, plain: 1, many_on_one_line: 1, lossy: 7,
 }
 BAD: dict[Client, int] = {

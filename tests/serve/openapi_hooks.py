@@ -6,12 +6,15 @@ import schemathesis
 
 STREAM = "text/event-stream"
 
+# Paths beside those of /v1 that make an output, and what its length is called there.
+LENGTHS = {"/completion": "n_predict"}
+
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
     """Few tokens and answers, and no made-up model, which would be all that is refused. What is wrong stays wrong."""
     body = case.body
-    if not isinstance(body, dict) or not case.path.startswith("/v1/"):
+    if not isinstance(body, dict) or not case.path.startswith(("/v1/", *LENGTHS)):
         return
     if isinstance(body.get("model"), str):
         del body["model"]
@@ -19,9 +22,11 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     if STREAM not in case.operation.definition.raw["responses"]["200"]["content"]:
         body.pop("stream", None)
         body.pop("stream_options", None)
-    if type(body.get("n")) is int and 2 < body["n"] <= 16:
-        body["n"] = 2
-    names = [name for name in ("max_tokens", "max_completion_tokens") if name in body] or ["max_tokens"]
+    for name in ("n", "n_cmpl"):
+        if type(body.get(name)) is int and 2 < body[name] <= 16:
+            body[name] = 2
+    length = LENGTHS.get(case.path, "max_tokens")
+    names = [name for name in ("max_tokens", "max_completion_tokens", length) if name in body] or [length]
     for name in names:
         if body.get(name) is None or type(body[name]) is int and body[name] > 4:
             body[name] = 4

@@ -22,7 +22,7 @@ def small(start: Callable[..., Server]) -> Server:
 def test_the_document_names_every_endpoint(server: Server) -> None:
     document = server.http.get("/openapi.json").json()
     posts = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"}
-    posts |= {"/v1/messages", "/v1/messages/count_tokens", "/v1/responses"}
+    posts |= {"/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/completion"}
     gets = {"/v1/models", "/v1/models/{model}", "/health", "/livez", "/metrics", "/v1/loads", "/version", "/props"}
     assert set(document["paths"]) == posts | gets
     assert document["openapi"].startswith("3.")
@@ -35,10 +35,20 @@ def test_the_document_tells_of_keys(server: Server) -> None:
         assert {"401", "4XX"} & set(document["paths"][path]["get"]["responses"]), path
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion", "/v1/messages", "/v1/responses"])
 def test_the_document_tells_of_streams(server: Server, path: str) -> None:
     document = server.http.get("/openapi.json").json()
     assert "text/event-stream" in document["paths"][path]["post"]["responses"]["200"]["content"]
+
+
+def test_the_examples_of_the_document_are_answered(small: Server) -> None:
+    document = small.http.get("/openapi.json").json()
+    bodies = {path: item["post"]["requestBody"]["content"]["application/json"] for path, item in document["paths"].items() if "post" in item}
+    examples = {path: body["example"] for path, body in bodies.items() if "example" in body}
+    assert {"/completion"} <= set(examples)
+    for path, example in examples.items():
+        answer = small.http.post(path, json=example)
+        assert answer.status_code == 200, f"{path}: {answer.text}"
 
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])

@@ -14,6 +14,8 @@ use crate::logprob::TokenLogprob;
 pub struct Commit {
     /// Committed tokens whose KV entries were computed: the prompt's, or one in a later round.
     pub prefilled: usize,
+    /// Whether more of the prompt is to be prefilled, so that nothing could be committed.
+    pub prefills: bool,
     /// Most tokens of a path that drafters could propose; zero if none was called.
     pub draft_len_max: usize,
     /// Tokens drafted, on all paths together.

@@ -16,6 +16,7 @@ use crate::decoder::Decoder;
 use crate::draft::DrafterId;
 use crate::engine::Slot;
 use crate::error::DecodeError;
+use crate::indent::IndentFilter;
 use crate::logprob::TokenLogprob;
 use crate::lossy::is_forgiven;
 use crate::policy::{DraftPolicy, Limits, Plan};
@@ -47,7 +48,7 @@ pub enum Finish {
     End,
     /// A stop string or a stop token came.
     Stop,
-    /// It has the most tokens that were wanted.
+    /// It has the most tokens that were wanted, its time is over, or a line is indented too little.
     Length,
     /// The context is full.
     Context,
@@ -83,6 +84,7 @@ pub struct Reading {
     tokenizer: Arc<dyn Tokenizer>,
     detokenizer: Detokenizer,
     stops: StopFilter,
+    indent: IndentFilter,
     stop_tokens: Arc<[Token]>,
 }
 
@@ -90,7 +92,16 @@ impl Reading {
     /// For a sequence without output.
     pub fn new(tokenizer: Arc<dyn Tokenizer>, stops: &StopStrings) -> Self {
         let (detokenizer, stops) = (Detokenizer::new(), StopFilter::new(stops));
-        Self { tokenizer, detokenizer, stops, stop_tokens: Arc::default() }
+        let (indent, stop_tokens) = (IndentFilter::default(), Arc::default());
+        Self { tokenizer, detokenizer, stops, indent, stop_tokens }
+    }
+
+    /// The same, where a line after the first that is indented less ends the sequence, as
+    /// [`IndentFilter`] says.
+    #[must_use]
+    pub fn indented(mut self, least: usize) -> Self {
+        self.indent = IndentFilter::new(least);
+        self
     }
 
     /// The same, where these tokens end the sequence too, as a stop string does: without their text.
@@ -103,16 +114,19 @@ impl Reading {
     /// Takes a token and appends the text it releases. Returns why the sequence ends with it, if it
     /// does.
     pub fn push(&mut self, token: Token, text: &mut String) -> Option<Finish> {
-        let (mut bytes, mut raw) = (Vec::new(), String::new());
+        let (mut bytes, mut raw, mut through) = (Vec::new(), String::new(), String::new());
         let end = self.tokenizer.is_end(token);
         let stop = self.stop_tokens.contains(&token);
         if !end && !stop {
             self.tokenizer.bytes(token, &mut bytes);
         }
         self.detokenizer.push(&bytes, &mut raw);
-        match (end, self.stops.push(&raw, text).is_some() || stop) {
-            (true, _) => Some(Finish::End),
-            (_, true) => Some(Finish::Stop),
+        let stop = self.stops.push(&raw, &mut through).is_some() || stop;
+        let cut = self.indent.push(&through, text);
+        match (end, stop, cut) {
+            (true, _, _) => Some(Finish::End),
+            (_, true, _) => Some(Finish::Stop),
+            (_, _, true) => Some(Finish::Length),
             _ => None,
         }
     }
@@ -120,10 +134,11 @@ impl Reading {
     /// Returns the text withheld so far: the start of a character or of a stop string that did not
     /// come to its end.
     fn held_back(&mut self) -> String {
-        let (mut raw, mut text) = (String::new(), String::new());
+        let (mut raw, mut through, mut text) = (String::new(), String::new(), String::new());
         self.detokenizer.finish(&mut raw);
-        self.stops.push(&raw, &mut text);
-        self.stops.finish(&mut text);
+        self.stops.push(&raw, &mut through);
+        self.stops.finish(&mut through);
+        self.indent.push(&through, &mut text);
         text
     }
 }
@@ -137,6 +152,8 @@ pub struct Generation {
     chance: Random<Philox>,
     reading: Reading,
     stats: Stats,
+    /// Whether it ends with the next line.
+    hurried: bool,
     /// Why it is to end, once its last tokens are scored.
     ending: Option<Finish>,
     finish: Option<Finish>,
@@ -156,8 +173,16 @@ impl Generation {
         Self::resumed(sequence, policy, Reading::new(tokenizer, stops), seed)
     }
 
-    /// As [`Generation::new`], for a sequence whose output so far went through `reading`.
-    pub fn resumed(sequence: Sequence, policy: DraftPolicy, reading: Reading, seed: u64) -> Self {
+    /// As [`Generation::new`], for a sequence whose output so far went through `reading`. If no token
+    /// is wanted, it ends once its prompt is prefilled.
+    pub fn resumed(
+        mut sequence: Sequence,
+        policy: DraftPolicy,
+        reading: Reading,
+        seed: u64,
+    ) -> Self {
+        let ending = (sequence.wanted() == 0).then_some(Finish::Length);
+        sequence.is_over = ending.is_some();
         Self {
             sequence,
             policy,
@@ -165,7 +190,8 @@ impl Generation {
             chance: Random(Philox::new(seed)),
             reading,
             stats: Stats::default(),
-            ending: None,
+            hurried: false,
+            ending,
             finish: None,
             last: Instant::now(),
         }
@@ -185,6 +211,16 @@ impl Generation {
     pub fn turn<'a>(&'a mut self, plan: &'a Plan, limits: Limits) -> Turn<'a> {
         let Self { sequence, policy, chance, .. } = self;
         Turn { sequence, policy, plan, limits, chance }
+    }
+
+    /// Has it end with its next line break, whatever else is wanted: its time is over.
+    pub fn hurry(&mut self) {
+        self.hurried = true;
+    }
+
+    /// The stop string that ended it, if one did.
+    pub fn stopped_by(&self) -> Option<&str> {
+        self.reading.stops.hit()
     }
 
     /// Moves it to another slot, as [`Sequence::move_to`].
@@ -264,7 +300,9 @@ impl Generation {
             };
             let token = self.sequence.tokens()[first + index];
             let mut text = String::new();
-            self.ending = self.reading.push(token, &mut text);
+            let ending = self.reading.push(token, &mut text);
+            let is_late = self.hurried && text.contains('\n');
+            self.ending = ending.or(is_late.then_some(Finish::Length));
             chunk.pieces.push(Piece { token, text, origin, logprob: None });
             if let (Some(piece), Some(logprob)) = (chunk.pieces.last_mut(), logprobs.next()) {
                 piece.logprob = Some(logprob);
@@ -292,7 +330,7 @@ impl Generation {
             last.text.push_str(&self.held_back());
         }
         self.sequence.is_over = self.ending.is_some();
-        if self.sequence.scored_len() == self.sequence.tokens().len() {
+        if self.sequence.scored_len() == self.sequence.tokens().len() && !commit.prefills {
             self.finish = self.ending;
         }
         self.failed.extend(commit.dropped.iter().map(|drop| drop.drafter));

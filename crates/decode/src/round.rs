@@ -482,7 +482,7 @@ fn commit(sequence: &mut Sequence, share: Share, verified: Option<Verified>) -> 
     let commit = Commit { prefilled, draft_len_max, dropped, ..Commit::default() };
     sequence.note_masks();
     if span.only_prefills {
-        return commit;
+        return Commit { prefills: true, ..commit };
     }
     let late = stretch.len() - fresh;
     let mut tokens: Vec<Token> = stretch[late..].iter().map(|it| it.token).collect();

@@ -174,13 +174,108 @@ fn a_stop_string_ends_a_sequence_inside_a_block_and_is_not_shown() {
             Some(Finish::Stop) => {
                 assert!(said.ends_with("cab") || said.ends_with("dd"), "{said}");
                 assert!(said.starts_with(&written));
+                let stop = text.stopped_by().unwrap();
+                assert_eq!(said, written + stop);
                 let committed = chunks.last().unwrap().pieces.last().unwrap().origin;
                 inside += usize::from(committed == Origin::Accepted);
             }
-            finish => assert_eq!((finish, &said), (Some(Finish::Length), &written)),
+            finish => {
+                assert_eq!((finish, &said), (Some(Finish::Length), &written));
+                assert_eq!(text.stopped_by(), None);
+            }
         }
     }
     assert!(inside > 10, "{inside}");
+}
+
+#[test]
+fn a_sequence_that_wants_no_token_ends_once_its_prompt_is_prefilled() {
+    for pass_len in 1..=prompt().len() {
+        let mut decoder = decoder(vec![drafter(1)], 64);
+        let mut text = generation(request(0, drafted(4), 0), &[], 7);
+        let limits = Limits { prefill_max: pass_len, ..Limits::default() };
+        let mut rounds = 0;
+        while text.finish().is_none() {
+            assert!(decoder.uncached_len(text.sequence()) > 0, "it goes on for something");
+            let plan = text.plan();
+            let mut round = decoder.round(&mut [text.turn(&plan, limits)]).unwrap();
+            let chunk = text.committed(round.commits.pop().unwrap(), round.times, 64);
+            assert!(chunk.pieces.is_empty());
+            rounds += 1;
+        }
+        assert_eq!(
+            (text.finish(), rounds),
+            (Some(Finish::Length), prompt().len().div_ceil(pass_len))
+        );
+        assert_eq!(decoder.cached_tokens(Slot(0)), prompt());
+        assert_eq!(text.stats().output_len, 0);
+    }
+}
+
+/// [`Letters`] whose c is a space and whose d is a line break.
+struct Lines;
+
+impl Tokenizer for Lines {
+    fn vocab_len(&self) -> usize {
+        VOCAB
+    }
+    fn tokenize(&self, text: &str, special: Special) -> Result<Vec<Token>, TokenizeError> {
+        Letters.tokenize(text, special)
+    }
+    fn start(&self) -> Option<Token> {
+        None
+    }
+    fn is_end(&self, token: Token) -> bool {
+        token == END
+    }
+    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
+        out.push(b"ab \ne"[token.index()]);
+    }
+}
+
+#[test]
+fn a_sequence_in_a_hurry_ends_with_its_line_also_inside_a_block() {
+    let mut inside = 0;
+    for seed in 0..50 {
+        let request = request(0, drafted(6), 40);
+        let stops = StopStrings::default();
+        let mut text =
+            Generation::new(request.sequence, request.policy, Arc::new(Lines), &stops, seed);
+        let mut decoder = decoder(vec![drafter(1)], 64);
+        let first = text.next(&mut decoder).unwrap().unwrap();
+        text.hurry();
+        let before: String = first.pieces.iter().map(|piece| piece.text.as_str()).collect();
+        let (rest, chunks) = run(&mut decoder, &mut text);
+        assert_eq!(text.finish(), Some(Finish::Length));
+        let ends_late = text.sequence().output().len() == 40;
+        assert_eq!(rest.matches('\n').count(), usize::from(!ends_late), "{before:?} {rest:?}");
+        assert!(ends_late || rest.ends_with('\n'), "{rest:?}");
+        let last = chunks.last().unwrap().pieces.last().unwrap().origin;
+        inside += usize::from(last == Origin::Accepted);
+    }
+    assert!(inside > 10, "{inside}");
+}
+
+#[test]
+fn a_line_that_is_indented_too_little_ends_a_sequence_inside_a_block() {
+    let mut cut = 0;
+    for seed in 0..50 {
+        let request = request(0, drafted(6), 40);
+        let reading = Reading::new(Arc::new(Lines), &StopStrings::default()).indented(1);
+        let mut text = Generation::resumed(request.sequence, request.policy, reading, seed);
+        let (written, _) = run(&mut decoder(vec![drafter(1)], 64), &mut text);
+        assert_eq!(text.finish(), Some(Finish::Length));
+        let tokens = text.sequence().output();
+        let said: String = tokens.iter().map(|it| b"ab \ne"[it.index()] as char).collect();
+        let lines = written.split('\n').skip(1);
+        assert!(lines.clone().all(|line| line.is_empty() || line.starts_with(' ')), "{written:?}");
+        if tokens.len() < 40 {
+            // The token that shows it is the last.
+            assert_eq!(said.len(), written.len() + 1, "{said:?}");
+            cut += 1;
+        }
+    }
+    assert!(cut > 10, "{cut}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod hosts;
 mod logprobs;
 mod messages;
 mod models;
+mod native;
 mod notes;
 mod objects;
 mod page;
@@ -20,6 +21,7 @@ mod read;
 mod request_id;
 mod response;
 mod responses;
+mod settings;
 mod status;
 mod stream;
 mod template;
@@ -77,6 +79,7 @@ impl App {
     paths(
         chat::chat_completions,
         completions::completions,
+        native::completion,
         messages::messages,
         messages::count_tokens,
         responses::responses,
@@ -129,11 +132,11 @@ fn open() -> Router<Arc<App>> {
         .route("/openapi.json", get(async || Json(Document::openapi())))
 }
 
-/// The paths of OpenAI's API and of Anthropic's, which clients are told with or without `/v1`.
+/// The paths of OpenAI's API and of Anthropic's, which clients are told with or without `/v1`. Text
+/// completions are not among them: without the prefix they are llama-server's.
 fn openai() -> Router<Arc<App>> {
     Router::new()
         .route("/chat/completions", post(chat::chat_completions))
-        .route("/completions", post(completions::completions))
         .route("/messages", post(messages::messages))
         .route("/messages/count_tokens", post(messages::count_tokens))
         .route("/responses", post(responses::responses))
@@ -146,6 +149,9 @@ fn guarded() -> Router<Arc<App>> {
     Router::new()
         .merge(openai())
         .nest("/v1", openai())
+        .route("/v1/completions", post(completions::completions))
+        .route("/completion", post(native::completion))
+        .route("/completions", post(native::completion))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))

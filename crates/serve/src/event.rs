@@ -1,6 +1,6 @@
 //! What the engine's thread reports of a sequence: new tokens, statistics, failures.
 
-use forerun_decode::{Dropped, Finish, Piece, Stats};
+use forerun_decode::{Dropped, Finish, Piece, Slot, Stats};
 
 use crate::error::Failure;
 
@@ -22,6 +22,10 @@ pub(crate) struct Progress {
     pub(crate) pieces: Vec<Piece>,
     /// Why the sequence finished, once it has.
     pub(crate) finish: Option<Finish>,
+    /// The stop string that it finished with, if there is one.
+    pub(crate) stopped_by: Option<String>,
+    /// Its slot.
+    pub(crate) slot: Slot,
     /// Its statistics.
     pub(crate) stats: SequenceStats,
 }
@@ -29,8 +33,14 @@ pub(crate) struct Progress {
 impl Progress {
     /// The only sequence of a request had finished before, and the client did not learn of it.
     pub(crate) fn finished(finish: Finish) -> Self {
-        let stats = SequenceStats::default();
-        Self { choice: 0, pieces: Vec::new(), finish: Some(finish), stats }
+        Self {
+            choice: 0,
+            pieces: Vec::new(),
+            finish: Some(finish),
+            stopped_by: None,
+            slot: Slot(0),
+            stats: SequenceStats::default(),
+        }
     }
 }
 

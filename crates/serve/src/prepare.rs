@@ -4,13 +4,14 @@
 mod drafting;
 mod parameters;
 mod resume;
+mod samplers;
 mod sampling;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use forerun_decode::{
-    Constraint, Demands, DrafterId, DrafterKind, Reading, Special, StopStrings, Token,
+    Constraint, Demands, DrafterId, DrafterKind, Reading, Special, StopStrings, Token, Tokenizer,
 };
 use forerun_grammar::CompiledForm;
 use tokio::sync::mpsc;
@@ -22,7 +23,9 @@ pub(crate) use self::parameters::{
 use self::resume::{ResumedSequence, constrain_output};
 use crate::error::RequestError;
 use crate::event::{Event, Progress};
-use crate::request::{Caller, Drafting, PreparedRequest, RequestSummary, SequenceRequest};
+use crate::request::{
+    Caller, Drafting, PreparedRequest, RequestSummary, SequenceRequest, Settings,
+};
 use crate::service::{Admitted, Service};
 
 /// Rounds of a request that may wait for the client to read them: at least for each sequence, at
@@ -40,27 +43,25 @@ impl Service {
     pub(crate) fn prepare(
         &self,
         admitted: Admitted,
-        parameters: RequestParameters,
+        mut parameters: RequestParameters,
     ) -> Result<PreparedRequest, RequestError> {
         let Admitted { caller: Caller { client, record }, permit } = admitted;
         let arrived = Instant::now();
         let deadline = arrived + self.config.timeout;
-        let RequestParameters { prompts, n, form, calls, cache, .. } = parameters;
+        let settings = Arc::new(self.settings(&mut parameters)?);
+        let prompts = std::mem::take(&mut parameters.prompts);
         self.check_prompts(&prompts)?;
+        let ends = self.ends(&parameters, &settings.stop)?;
+        let RequestParameters { n, form, calls, cache, .. } = parameters;
         let choices = n * prompts.len();
-        let sampling = self.sampling(parameters.sampling)?;
-        let stops = StopStrings::new(parameters.stop)
-            .map_err(|error| RequestError::parameter("stop", error))?;
-        self.check_ends(&parameters.stop_tokens, parameters.min_tokens, parameters.max_tokens)?;
-        let stop_tokens: Arc<[Token]> = parameters.stop_tokens.into();
-        let ends = self.ends(&stop_tokens, parameters.min_tokens);
         let prediction = self.prediction(parameters.prediction.as_deref())?;
         let seeded = parameters.seed.is_some();
         let seed = parameters.seed.map_or_else(crate::random, i64::cast_unsigned);
         let edits = || self.edits(&prompts, &prediction);
-        let drafting = self.drafting(&parameters.speculative, seeded, &sampling, edits)?;
+        let drafting = self.drafting(&parameters.speculative, seeded, &settings.sampling, edits)?;
         let logprobs = parameters.logprobs.map(|top| top as usize);
-        self.check_lossy(&drafting, form.is_some() || calls.is_some() || ends.is_some(), logprobs)?;
+        let constrained = form.is_some() || calls.is_some() || ends.least.is_some();
+        self.check_lossy(&drafting, constrained, logprobs)?;
         let output_len_max = parameters.max_tokens.map_or(usize::MAX, |len| len as usize);
         let unread = unread_max(choices, drafting.policy.draft_len_max, logprobs);
         let (sender, events) = mpsc::channel(unread);
@@ -69,8 +70,7 @@ impl Service {
         for (choice, prompt) in prompts.iter().flat_map(|it| std::iter::repeat_n(it, n)).enumerate()
         {
             let seed = seed.wrapping_add(choice as u64);
-            let reading = Reading::new(Arc::clone(&self.tokenizer), &stops);
-            let mut reading = reading.stopping_at(Arc::clone(&stop_tokens));
+            let mut reading = ends.reading(&self.tokenizer);
             if let Some(ids) = &parameters.resume_token_ids {
                 resume::check(choices)?;
                 resumed = ResumedSequence::read(ids, &mut reading, self.tokenizer.vocab_len())?;
@@ -88,16 +88,17 @@ impl Service {
                 prompt: prompt.clone(),
                 output: resumed.output.tokens.clone(),
                 output_len_max,
-                sampling: sampling.clone(),
+                sampling: settings.sampling.clone(),
                 reading,
                 seed,
                 constraint: None,
-                min_tokens: ends.as_ref().map(|ends| (parameters.min_tokens, Arc::clone(ends))),
+                min_tokens: ends.least.clone(),
                 logprobs,
                 drafting: drafting.seeded(seed),
                 prediction: prediction.clone(),
                 arrived,
                 deadline,
+                predict_time: parameters.predict_time,
                 events: sender.clone(),
                 permit: None,
             });
@@ -111,8 +112,24 @@ impl Service {
             resumed: resumed.output,
             drafters: self.kinds(&drafting.policy.drafters),
             drafting,
+            settings,
         };
         Ok(PreparedRequest { sequences, form, calls, permit, events, deadline, summary, record })
+    }
+
+    /// How the tokens of a request are drawn, and where its output ends.
+    fn settings(&self, parameters: &mut RequestParameters) -> Result<Settings, RequestError> {
+        let set = std::mem::take(&mut parameters.sampling);
+        let (samplers, ignore_eos) = (samplers::named(set.samplers.as_deref())?, set.ignore_eos);
+        Ok(Settings {
+            sampling: self.sampling(set, &samplers)?,
+            samplers,
+            seed: parameters.seed,
+            max_tokens: parameters.max_tokens,
+            stop: std::mem::take(&mut parameters.stop),
+            ignore_eos,
+            logprobs: parameters.logprobs,
+        })
     }
 
     /// Whether a lossy mode can do what else is wanted.
@@ -153,11 +170,19 @@ impl Service {
         Ok(())
     }
 
-    /// The tokens that may not come before a least length, if there is one.
-    fn ends(&self, stop_tokens: &[Token], min_tokens: usize) -> Option<Arc<[Token]>> {
+    /// What ends the sequences of a request.
+    fn ends(&self, parameters: &RequestParameters, stop: &[String]) -> Result<Ends, RequestError> {
+        let (stop_tokens, least) = (&parameters.stop_tokens, parameters.min_tokens);
+        self.check_ends(stop_tokens, least, parameters.max_tokens)?;
         let all = (0..).map(Token).take(self.tokenizer.vocab_len());
         let ends = all.filter(|token| self.tokenizer.is_end(*token) || stop_tokens.contains(token));
-        (min_tokens > 0).then(|| ends.collect())
+        Ok(Ends {
+            stops: StopStrings::new(stop)
+                .map_err(|error| RequestError::parameter("stop", error))?,
+            tokens: stop_tokens.as_slice().into(),
+            indent_min: parameters.indent_min,
+            least: (least > 0).then(|| (least, ends.collect())),
+        })
     }
 
     /// The tokens of a prompt, with a start token if the model needs one.
@@ -214,6 +239,24 @@ impl Service {
         let Some(text) = text else { return Ok(Vec::new()) };
         let tokens = self.tokenizer.tokenize(text, Special::AsText);
         tokens.map_err(|error| RequestError::parameter("prediction", error))
+    }
+}
+
+/// What ends a sequence beside its length.
+struct Ends {
+    stops: StopStrings,
+    tokens: Arc<[Token]>,
+    /// White space that a line begins with at least.
+    indent_min: usize,
+    /// How many tokens come before any of these, which would end it.
+    least: Option<(usize, Arc<[Token]>)>,
+}
+
+impl Ends {
+    /// Finds the end of a sequence without output.
+    fn reading(&self, tokenizer: &Arc<dyn Tokenizer>) -> Reading {
+        let reading = Reading::new(Arc::clone(tokenizer), &self.stops);
+        reading.stopping_at(Arc::clone(&self.tokens)).indented(self.indent_min)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A prepared request and its sequences: what the engine's thread is given.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forerun_decode::{
     Constraint, DraftPolicy, DrafterKind, LossyMode, MinTokens, Reading, RuleChoice, Sampling,
@@ -112,6 +112,27 @@ pub(crate) struct RequestSummary {
     pub(crate) drafting: Drafting,
     /// The drafters of the request.
     pub(crate) drafters: Vec<DrafterKind>,
+    /// How its tokens are drawn.
+    pub(crate) settings: Arc<Settings>,
+}
+
+/// How the tokens of a request are drawn and where its output ends, with every default decided.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// How tokens are drawn.
+    pub(crate) sampling: Sampling,
+    /// The samplers that are on.
+    pub(crate) samplers: Vec<&'static str>,
+    /// The seed, if the request has one.
+    pub(crate) seed: Option<i64>,
+    /// Most tokens of the output.
+    pub(crate) max_tokens: Option<u32>,
+    /// Texts that end the output.
+    pub(crate) stop: Vec<String>,
+    /// Whether end tokens are forbidden.
+    pub(crate) ignore_eos: bool,
+    /// Of how many of the likeliest tokens log-probabilities are returned.
+    pub(crate) logprobs: Option<u32>,
 }
 
 /// What a client has of a response whose stream broke off.
@@ -157,6 +178,8 @@ pub(crate) struct SequenceRequest {
     pub(crate) arrived: Instant,
     /// When it must have finished.
     pub(crate) deadline: Instant,
+    /// How long after its first token it may go on beyond the next line break.
+    pub(crate) predict_time: Option<Duration>,
     /// Where progress and failures go. Closing the other end cancels the sequence.
     pub(crate) events: mpsc::Sender<Event>,
     /// Admits it; released when the last sequence that shares it has ended.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forerun_decode::{Finish, Piece};
+use forerun_decode::{Finish, Piece, Slot};
 use tokio::sync::mpsc;
 
 use crate::audit::{Outcome, Record, Tokens};
@@ -138,6 +138,7 @@ impl ResponseStream {
             progress.pieces.iter().for_each(|piece| sequence.text.push_str(&piece.text));
             sequence.pieces.extend(progress.pieces);
             sequence.finish = progress.finish.or(sequence.finish);
+            (sequence.stopped_by, sequence.slot) = (progress.stopped_by, Some(progress.slot));
         }
         Ok(sequences)
     }
@@ -164,4 +165,8 @@ pub(crate) struct FinishedSequence {
     pub(crate) text: String,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) finish: Option<Finish>,
+    /// The stop string that it finished with, if there is one.
+    pub(crate) stopped_by: Option<String>,
+    /// Its slot, the last if it had several.
+    pub(crate) slot: Option<Slot>,
 }

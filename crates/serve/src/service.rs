@@ -1,7 +1,8 @@
 //! The running engine as requests see it: admission, the queue to its thread, and what the model is.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -28,6 +29,8 @@ pub(crate) struct Service {
     pub(crate) tokenizer: Arc<dyn Tokenizer>,
     /// The special tokens whose texts messages may contain without becoming these tokens.
     pub(crate) specials: SpecialTokens,
+    /// The texts of all special tokens, once somebody has asked for them.
+    special_texts: OnceLock<HashMap<Token, String>>,
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) template_source: String,
     /// How the model writes thoughts and calls.
@@ -125,6 +128,7 @@ impl Service {
         let service = Self {
             config,
             specials,
+            special_texts: OnceLock::new(),
             template: engine.template,
             template_source: engine.template_source,
             leads: Leads::new(&*tokenizer, &dialect),
@@ -191,6 +195,23 @@ impl Service {
         }
         // The channel holds as many requests as there are permits.
         self.worker.send(std::mem::take(&mut request.sequences))
+    }
+
+    /// The text of tokens, with that of control tokens.
+    pub(crate) fn written(&self, tokens: &[Token]) -> String {
+        let special = self.special_texts.get_or_init(|| {
+            let special = self.tokenizer.special_tokens().into_iter();
+            special.map(|it| (it.token, it.text)).collect()
+        });
+        let mut bytes = Vec::new();
+        for token in tokens {
+            let before = bytes.len();
+            self.tokenizer.bytes(*token, &mut bytes);
+            if let Some(text) = special.get(token).filter(|_| bytes.len() == before) {
+                bytes.extend_from_slice(text.as_bytes());
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// The text of tokens.

@@ -89,6 +89,8 @@ struct Active {
     events: mpsc::Sender<Event>,
     arrived: Instant,
     deadline: Instant,
+    /// How long after its first token it may go on beyond the next line break.
+    predict_time: Option<Duration>,
     /// What the controller knows of it; none if its request has fixed what is drafted.
     history: Option<History>,
     refused: bool,
@@ -97,7 +99,8 @@ struct Active {
     /// What its output is expected to be.
     prediction: Vec<Token>,
     stats: SequenceStats,
-    /// When its last token was committed.
+    /// When its first token was committed, and its last.
+    first: Option<Instant>,
     last: Option<Instant>,
     /// What it does in the current round.
     phase: Phase,

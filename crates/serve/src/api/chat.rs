@@ -13,7 +13,9 @@ use super::notes::Notes;
 use super::objects::{
     ChatChoice, ChatChunkChoice, ChatCompletion, ChatCompletionChunk, Delta, ResponseMessage,
 };
-use super::parameters::{ApiRequest, EndpointParameters, form_of, token_limit, top_logprobs};
+use super::parameters::{
+    ApiRequest, EndpointParameters, form_of, predict_limit, token_limit, top_logprobs,
+};
 use super::response::{ApiResponse, ObjectNames};
 use super::stream::{self, Sink};
 use super::template::{render, tokenize_rendered, variables_of};
@@ -125,10 +127,13 @@ fn max_tokens_of(request: &ChatRequest) -> Result<Option<u32>, ApiError> {
     let named = [
         ("max_completion_tokens", request.max_completion_tokens),
         ("max_tokens", request.max_tokens),
-        ("n_predict", request.n_predict),
     ];
     let first = named.into_iter().find_map(|(name, tokens)| Some((name, tokens?)));
-    first.map_or(Ok(None), |(name, tokens)| token_limit(name, tokens))
+    match (first, request.n_predict) {
+        (Some((name, tokens)), _) => token_limit(name, tokens),
+        (None, Some(tokens)) => predict_limit(tokens),
+        (None, None) => Ok(None),
+    }
 }
 
 /// Waits for the whole completion.

@@ -12,7 +12,9 @@ use super::extract::{Body, Shared};
 use super::logprobs::CompletionLogprobs;
 use super::notes::Notes;
 use super::objects::{Completion, CompletionChoice};
-use super::parameters::{ApiRequest, EndpointParameters, form_of, token_limit, top_logprobs};
+use super::parameters::{
+    ApiRequest, EndpointParameters, form_of, predict_limit, token_limit, top_logprobs,
+};
 use super::response::{ApiResponse, ObjectNames};
 use super::stream::{self, Sink};
 use super::types::{CompletionRequest, Prompt};
@@ -83,7 +85,7 @@ fn prepare(
     let logprobs = top_logprobs("logprobs", request.logprobs)?;
     let max_tokens = match (request.max_tokens, request.n_predict) {
         (Some(tokens), _) => token_limit("max_tokens", tokens)?,
-        (None, Some(tokens)) => token_limit("n_predict", tokens)?,
+        (None, Some(tokens)) => predict_limit(tokens)?,
         (None, None) => Some(MAX_TOKENS_DEFAULT.max(common.min_tokens)),
     };
     let form = form_of(request.response_format)?;

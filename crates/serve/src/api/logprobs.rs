@@ -36,6 +36,38 @@ pub(crate) struct TopLogprob {
     bytes: Vec<u8>,
 }
 
+/// A token's log-probability, by llama-server's names.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct NativeLogprob {
+    #[serde(flatten)]
+    own: NativeTop,
+    /// The likeliest tokens at its position.
+    top_logprobs: Vec<NativeTop>,
+}
+
+/// A token, its id and its log-probability.
+#[derive(Debug, Clone, Serialize)]
+struct NativeTop {
+    id: u32,
+    #[serde(flatten)]
+    logprob: TopLogprob,
+}
+
+impl NativeLogprob {
+    /// Those of tokens, end tokens included.
+    pub(crate) fn all(pieces: &[Piece], tokenizer: &dyn Tokenizer) -> Vec<Self> {
+        let top = |(token, logprob): &(Token, f64)| NativeTop {
+            id: token.0,
+            logprob: TopLogprob::new(*token, *logprob, tokenizer),
+        };
+        let one = |it: &TokenLogprob| Self {
+            own: top(&(it.token, it.logprob)),
+            top_logprobs: it.top.iter().map(top).collect(),
+        };
+        pieces.iter().filter_map(|piece| piece.logprob.as_ref()).map(one).collect()
+    }
+}
+
 /// Log-probabilities of a choice's tokens, in text completions.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(crate) struct CompletionLogprobs {

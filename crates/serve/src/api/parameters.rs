@@ -1,16 +1,17 @@
 //! From the fields of an HTTP request to a prepared request.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use forerun_decode::Token;
+use forerun_decode::{Special, Token};
 use forerun_grammar::Form;
 
 use super::error::ApiError;
 use super::notes::Notes;
 use super::tools::Calling;
 use super::types::{
-    CommonFields, FormatKind, OneOrMany, ResponseFormat, Speculative, StructuredOutputs,
+    CommonFields, FormatKind, LogitBias, OneOrMany, ResponseFormat, Speculative, StructuredOutputs,
+    TokenOrText,
 };
 use crate::prepare::{LossyParameters, RequestParameters, SpeculativeParameters};
 use crate::request::{CachePolicy, PreparedRequest};
@@ -90,7 +91,7 @@ impl ApiRequest {
             None => (form, None),
         };
         let mut sampling = fields.sampling;
-        sampling.logit_bias = logit_bias(&fields.logit_bias)?;
+        sampling.logit_bias = logit_bias(service, &fields.logit_bias)?;
         let parameters = RequestParameters {
             prompts: own.prompts,
             n: fields.n as usize,
@@ -101,6 +102,8 @@ impl ApiRequest {
             stop: fields.stop,
             stop_tokens: fields.stop_token_ids.into_iter().map(Token).collect(),
             min_tokens: fields.min_tokens as usize,
+            indent_min: fields.n_indent as usize,
+            predict_time: milliseconds(fields.t_max_predict_ms),
             seed: fields.seed,
             sampling,
             prediction: fields.prediction.map(|it| it.content.text()),
@@ -155,7 +158,8 @@ fn check_support(fields: &CommonFields, notes: &Notes) -> Result<(), ApiError> {
 /// The one form that the output is constrained to.
 fn one_form(fields: &mut CommonFields, own: Option<Form>) -> Result<Option<Form>, ApiError> {
     let mut forms: Vec<Form> = own.into_iter().collect();
-    forms.extend(fields.grammar.take().map(Form::Grammar));
+    // llama-server: an empty grammar is none.
+    forms.extend(fields.grammar.take().filter(|it| !it.is_empty()).map(Form::Grammar));
     forms.extend(fields.json_schema.take().map(Form::JsonSchema));
     let guided = std::mem::take(&mut fields.guided);
     for outputs in fields.structured_outputs.take().into_iter().chain([guided]) {
@@ -173,19 +177,45 @@ fn one_form(fields: &mut CommonFields, own: Option<Form>) -> Result<Option<Form>
     Ok(forms.pop())
 }
 
-fn logit_bias(fields: &BTreeMap<String, f32>) -> Result<Vec<(Token, f32)>, ApiError> {
+fn logit_bias(service: &Service, fields: &LogitBias) -> Result<Vec<(Token, f32)>, ApiError> {
     let reject = |message: String| ApiError::field("logit_bias", message);
-    let one = |(token, bias): (&String, &f32)| {
-        let id = token.parse::<u32>();
-        let id = id.map_err(|_| reject(format!("{token:?} is no token id; expected a number")))?;
-        if !(-100.0..=100.0).contains(bias) {
-            return Err(reject(format!("the bias of {token} is {bias}; expected -100 to 100")));
-        }
-        // OpenAI: -100 bans a token.
-        let bias = if *bias == -100.0 { f32::NEG_INFINITY } else { *bias };
-        Ok((Token(id), bias))
+    let checked = |token: &dyn std::fmt::Display, bias: f32| match bias {
+        // OpenAI: -100 bans a token; llama-server: `false` does.
+        -100.0 | f32::NEG_INFINITY => Ok(f32::NEG_INFINITY),
+        -100.0..=100.0 => Ok(bias),
+        _ => Err(reject(format!("the bias of {token} is {bias}; expected -100 to 100"))),
     };
-    fields.iter().map(one).collect()
+    let mut biases = Vec::new();
+    match fields {
+        LogitBias::ById(by_id) => {
+            for (token, bias) in by_id {
+                let id = token
+                    .parse()
+                    .map_err(|_| reject(format!("{token:?} is no token id; expected a number")))?;
+                biases.push((Token(id), checked(token, *bias)?));
+            }
+        }
+        LogitBias::Pairs(pairs) => {
+            for (token, bias) in pairs {
+                match token {
+                    TokenOrText::Token(id) => biases.push((Token(*id), checked(id, *bias)?)),
+                    TokenOrText::Text(text) => {
+                        let bias = checked(text, *bias)?;
+                        let tokens = service.tokenizer.tokenize(text, Special::AsText);
+                        let tokens =
+                            tokens.map_err(|error| ApiError::field("logit_bias", error))?;
+                        biases.extend(tokens.into_iter().map(|token| (token, bias)));
+                    }
+                }
+            }
+        }
+    }
+    Ok(biases)
+}
+
+/// A time; none if it is not above zero.
+fn milliseconds(time: i64) -> Option<Duration> {
+    u64::try_from(time).ok().filter(|ms| *ms > 0).map(Duration::from_millis)
 }
 
 fn speculative(fields: Speculative) -> SpeculativeParameters {
@@ -248,6 +278,18 @@ pub(crate) fn token_limit(name: &str, tokens: i64) -> Result<Option<u32>, ApiErr
             let message = format!("{name} is {tokens}; expected 1 or more, or -1 for no limit");
             Err(ApiError::field(name, message))
         }
+    }
+}
+
+/// Most tokens of the output, by llama-server's name; `None` for no limit. With 0, the prompt is
+/// prefilled for later requests, and nothing is decoded.
+///
+/// # Errors
+/// If it is less than -1.
+pub(crate) fn predict_limit(tokens: i64) -> Result<Option<u32>, ApiError> {
+    match tokens {
+        0 => Ok(Some(0)),
+        _ => token_limit("n_predict", tokens),
     }
 }
 

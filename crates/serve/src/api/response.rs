@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use forerun_decode::{Piece, Spending, Tokenizer};
+use forerun_decode::{Piece, Spending, Token, Tokenizer};
 
 use super::objects::{ObjectMeta, Trace};
 use super::parameters::{ApiRequest, ResponseOptions};
@@ -56,6 +56,11 @@ impl ApiResponse {
     /// How many choices it has.
     pub(crate) fn choices(&self) -> usize {
         self.sequences.summary.choices
+    }
+
+    /// The text of tokens, with that of control tokens.
+    pub(crate) fn written(&self, tokens: &[Token]) -> String {
+        self.service.written(tokens)
     }
 
     pub(crate) fn tokenizer(&self) -> &dyn Tokenizer {

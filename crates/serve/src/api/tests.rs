@@ -11,6 +11,7 @@ mod lenient;
 mod load;
 mod lossy;
 mod messages;
+mod native;
 mod parameters;
 mod responses;
 mod status;

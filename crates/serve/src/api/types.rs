@@ -65,8 +65,11 @@ macro_rules! request {
             pub(crate) n_predict: Option<i64>,
             /// Determines the output; see `speculative.rule`.
             pub(crate) seed: Option<i64>,
-            /// Added to the logits of single tokens, by id, -100 to 100.
-            pub(crate) logit_bias: Option<BTreeMap<String, f32>>,
+            /// Added to the logits of single tokens, by id, -100 to 100. A list of pairs is read too, as in
+            /// llama-server: of an id, or a text for all of its tokens, and a number, or `false` to
+            /// forbid them.
+            #[schema(value_type = Option<BTreeMap<String, f32>>)]
+            pub(crate) logit_bias: Option<LogitBias>,
             /// Divides the logits; 0 takes the likeliest token.
             pub(crate) temperature: Option<f32>,
             /// Keeps the fewest likeliest tokens whose probabilities add up to this.
@@ -88,6 +91,15 @@ macro_rules! request {
             pub(crate) repeat_last_n: Option<i64>,
             /// Whether end tokens are forbidden.
             pub(crate) ignore_eos: Option<bool>,
+            /// The samplers that are on, as in llama-server: of `penalties`, `top_k`, `typ_p`, `top_p`,
+            /// `min_p` and `temperature`, in this order. Without it, all are.
+            pub(crate) samplers: Option<Vec<String>>,
+            /// Ends the output at a line, after its first, with less white space at its beginning than
+            /// this, as in llama-server.
+            pub(crate) n_indent: Option<u32>,
+            /// Milliseconds after the first token from which on the output ends with its next line
+            /// break, as in llama-server; 0 for no limit.
+            pub(crate) t_max_predict_ms: Option<i64>,
             /// A grammar that the output follows: Lark, or llama.cpp's GBNF.
             pub(crate) grammar: Option<String>,
             /// A JSON schema that the output follows.
@@ -155,7 +167,10 @@ macro_rules! request {
                         repeat_penalty: self.repeat_penalty,
                         repeat_last_n: self.repeat_last_n,
                         ignore_eos: self.ignore_eos.unwrap_or(false),
+                        samplers: self.samplers.take(),
                     },
+                    n_indent: self.n_indent.unwrap_or(0),
+                    t_max_predict_ms: self.t_max_predict_ms.unwrap_or(0),
                     grammar: self.grammar.take(),
                     json_schema: self.json_schema.take(),
                     structured_outputs: self.structured_outputs.take(),
@@ -242,6 +257,10 @@ request! {
     }
 }
 
+mod native;
+
+pub(crate) use self::native::{LogitBias, NativePrompt, NativeRequest, PromptObject, TokenOrText};
+
 /// The fields that all requests have in common.
 #[derive(Debug)]
 pub(crate) struct CommonFields {
@@ -253,9 +272,11 @@ pub(crate) struct CommonFields {
     pub(crate) stop_token_ids: Vec<u32>,
     pub(crate) min_tokens: u32,
     pub(crate) seed: Option<i64>,
-    pub(crate) logit_bias: BTreeMap<String, f32>,
+    pub(crate) logit_bias: LogitBias,
     /// All but `logit_bias`.
     pub(crate) sampling: SamplingParameters,
+    pub(crate) n_indent: u32,
+    pub(crate) t_max_predict_ms: i64,
     pub(crate) grammar: Option<String>,
     pub(crate) json_schema: Option<Value>,
     pub(crate) structured_outputs: Option<StructuredOutputs>,

@@ -71,10 +71,16 @@ pub(crate) struct Timings {
     pub(crate) prompt_n: u64,
     /// Milliseconds to the first token, the queue not included.
     pub(crate) prompt_ms: f64,
+    /// The same for each prompt token that was prefilled.
+    pub(crate) prompt_per_token_ms: f64,
+    /// Prompt tokens prefilled a second.
+    pub(crate) prompt_per_second: f64,
     /// Tokens decoded.
     pub(crate) predicted_n: u64,
     /// Milliseconds for those after the first.
     pub(crate) predicted_ms: f64,
+    /// The same for each of them.
+    pub(crate) predicted_per_token_ms: f64,
     /// Tokens a second after the first.
     pub(crate) predicted_per_second: f64,
     /// Tokens drafted.
@@ -87,13 +93,21 @@ impl Timings {
     /// The time of all sequences so far.
     pub(crate) fn new(stats: &[SequenceStats]) -> Self {
         let rounds = total(stats);
+        let prompt_ms = 1e3 * rounds.prompt_time.as_secs_f64();
+        let prompt_n = rounds.prompt_prefilled as f64;
+        let predicted_per_second = rounds.tokens_per_second();
+        // 0 where nothing was counted.
+        let ratio = |one: f64, other: f64| if other > 0.0 { one / other } else { 0.0 };
         Self {
             cache_n: stats.iter().map(|it| it.cached).sum(),
             prompt_n: rounds.prompt_prefilled,
-            prompt_ms: 1e3 * rounds.prompt_time.as_secs_f64(),
+            prompt_ms,
+            prompt_per_token_ms: ratio(prompt_ms, prompt_n),
+            prompt_per_second: ratio(1e3 * prompt_n, prompt_ms),
             predicted_n: rounds.output_len,
             predicted_ms: 1e3 * rounds.time.as_secs_f64(),
-            predicted_per_second: rounds.tokens_per_second(),
+            predicted_per_token_ms: ratio(1e3, predicted_per_second),
+            predicted_per_second,
             draft_n: rounds.drafted,
             draft_n_accepted: rounds.accepted,
         }

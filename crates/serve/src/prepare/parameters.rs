@@ -1,5 +1,7 @@
 //! The parameters of a request, as far as it sets them. `None` means "not set", never a default.
 
+use std::time::Duration;
+
 use forerun_decode::Token;
 use forerun_grammar::Form;
 
@@ -27,6 +29,10 @@ pub(crate) struct RequestParameters {
     pub(crate) stop_tokens: Vec<Token>,
     /// Tokens of the output before it may end.
     pub(crate) min_tokens: usize,
+    /// White space that a line after the first begins with, else the output ends.
+    pub(crate) indent_min: usize,
+    /// How long after the first token the output may go on beyond the next line break.
+    pub(crate) predict_time: Option<Duration>,
     /// Determines the output, whatever is drafted.
     pub(crate) seed: Option<i64>,
     /// How tokens are drawn.
@@ -54,6 +60,8 @@ impl RequestParameters {
             stop: Vec::new(),
             stop_tokens: Vec::new(),
             min_tokens: 0,
+            indent_min: 0,
+            predict_time: None,
             seed: None,
             sampling: SamplingParameters::default(),
             prediction: None,
@@ -82,6 +90,8 @@ pub(crate) struct SamplingParameters {
     pub(crate) repeat_last_n: Option<i64>,
     /// Whether end tokens are forbidden.
     pub(crate) ignore_eos: bool,
+    /// The samplers that are on; all if `None`.
+    pub(crate) samplers: Option<Vec<String>>,
 }
 
 /// What is drafted.

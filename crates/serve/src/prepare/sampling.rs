@@ -3,12 +3,17 @@
 use forerun_decode::{Sampling, SamplingError, Token};
 
 use super::SamplingParameters;
+use super::samplers::keep_only;
 use crate::error::RequestError;
 use crate::service::Service;
 
 impl Service {
-    /// The sampling of a request, with the server's defaults.
-    pub(super) fn sampling(&self, set: SamplingParameters) -> Result<Sampling, RequestError> {
+    /// The sampling of a request, with the server's defaults for the samplers that are on.
+    pub(super) fn sampling(
+        &self,
+        set: SamplingParameters,
+        on: &[&str],
+    ) -> Result<Sampling, RequestError> {
         let own = &self.sampling;
         let top_k = match set.top_k {
             None => own.top_k,
@@ -44,6 +49,7 @@ impl Service {
             let ends = ends.filter(|token| self.tokenizer.is_end(*token));
             sampling.logit_bias.extend(ends.map(|end| (end, f32::NEG_INFINITY)));
         }
+        let sampling = keep_only(on, sampling);
         sampling.check(self.tokenizer.vocab_len()).map_err(|error| match error {
             SamplingError::OutOfRange { name, .. } => RequestError::parameter(name, error),
             _ => RequestError::parameter("logit_bias", error),

@@ -1,5 +1,7 @@
 //! What a round committed goes to those who wait for it: tokens, failures, statistics.
 
+use std::time::Instant;
+
 use forerun_decode::{Commit, Load, Round, Times};
 
 use super::shares::Part;
@@ -58,6 +60,9 @@ impl Worker {
     fn deliver(&mut self, index: usize, commit: Commit, times: Times) -> bool {
         let context_len = self.decoder.target().context_len();
         let active = &mut self.active[index];
+        if active.is_late(self.decoder.clock().now()) {
+            active.generation.hurry();
+        }
         let skipped = active.skipped(&commit);
         self.metrics.drafted(&commit, skipped);
         if commit.drafted > 0 {
@@ -73,6 +78,7 @@ impl Worker {
             let now = self.decoder.clock().now();
             match active.last.replace(now) {
                 None => {
+                    active.first = Some(now);
                     let (tenants, after) = (self.shares.tenants(), now - active.arrived);
                     self.metrics.first_token(after);
                     let name = tenants.of(active.client).and_then(|it| it.name());
@@ -86,7 +92,9 @@ impl Worker {
             return true;
         }
         let (choice, stats) = (active.choice, active.stats.report(finish.is_some()));
-        let progress = Progress { choice, pieces: chunk.pieces, finish, stats };
+        let stopped_by = active.generation.stopped_by().map(str::to_owned);
+        let slot = active.generation.sequence().slot();
+        let progress = Progress { choice, pieces: chunk.pieces, finish, stopped_by, slot, stats };
         if let Some(mode) = active.lossy.filter(|_| finish.is_some()) {
             self.metrics.spent(mode, &active.stats.rounds.spending);
         }
@@ -142,6 +150,12 @@ impl Worker {
 }
 
 impl Active {
+    /// Whether it may not go on beyond the next line break.
+    fn is_late(&self, now: Instant) -> bool {
+        let first = self.first.zip(self.predict_time);
+        first.is_some_and(|(first, most)| now - first > most)
+    }
+
     /// How much it drafts if no controller decides.
     pub(super) fn fixed_len(&self) -> usize {
         let policy = self.generation.policy();

@@ -439,6 +439,7 @@ impl Simulation {
                 prediction,
                 arrived: now,
                 deadline: now + late,
+                predict_time: None,
                 events,
                 permit: Some(Arc::clone(&permit)),
             });

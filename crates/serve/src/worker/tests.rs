@@ -119,6 +119,7 @@ fn request(
         prediction: Vec::new(),
         arrived: now,
         deadline: now + Duration::from_secs(60),
+        predict_time: None,
         events,
         permit: None,
     };

@@ -6,7 +6,10 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::api::types::{Content, ContentPart, NamedTool, OneOrMany, Prompt, ToolChoice, ToolMode};
+use crate::api::types::{
+    Content, ContentPart, LogitBias, NamedTool, NativePrompt, OneOrMany, Prompt, PromptObject,
+    TokenOrText, ToolChoice, ToolMode,
+};
 
 /// All items of a list.
 fn all<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(mut items: A) -> Result<Vec<T>, A::Error> {
@@ -185,5 +188,214 @@ impl<'de> Visitor<'de> for ToolChoiceVisitor {
 impl<'de> Deserialize<'de> for ToolChoice {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ToolChoiceVisitor)
+    }
+}
+
+struct TokenOrTextVisitor;
+
+impl<'de> Visitor<'de> for TokenOrTextVisitor {
+    type Value = TokenOrText;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or a token id")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<TokenOrText, E> {
+        Ok(TokenOrText::Text(text.to_owned()))
+    }
+
+    fn visit_u64<E: Error>(self, id: u64) -> Result<TokenOrText, E> {
+        let token = u32::try_from(id).map(TokenOrText::Token);
+        token.map_err(|_| E::invalid_value(Unexpected::Unsigned(id), &self))
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenOrText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TokenOrTextVisitor)
+    }
+}
+
+/// An item of a list in llama-server's form: a prompt, or a part of one.
+enum NativeItem {
+    Part(TokenOrText),
+    Prompt(Vec<TokenOrText>),
+}
+
+struct NativeItemVisitor;
+
+impl<'de> Visitor<'de> for NativeItemVisitor {
+    type Value = NativeItem;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, a token id, or a list of both")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<NativeItem, E> {
+        TokenOrTextVisitor.visit_str(text).map(NativeItem::Part)
+    }
+
+    fn visit_u64<E: Error>(self, id: u64) -> Result<NativeItem, E> {
+        TokenOrTextVisitor.visit_u64(id).map(NativeItem::Part)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<NativeItem, A::Error> {
+        all(items).map(NativeItem::Prompt)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<NativeItem, A::Error> {
+        let object = PromptObject::deserialize(MapAccessDeserializer::new(fields))?;
+        if object.multimodal_data.is_some_and(|data| !data.is_empty()) {
+            let message = "`multimodal_data` cannot be read here, only text: leave it out";
+            return Err(A::Error::custom(message));
+        }
+        Ok(NativeItem::Part(TokenOrText::Text(object.prompt_string)))
+    }
+}
+
+impl<'de> Deserialize<'de> for NativeItem {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NativeItemVisitor)
+    }
+}
+
+struct NativePromptVisitor;
+
+impl<'de> Visitor<'de> for NativePromptVisitor {
+    type Value = NativePrompt;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, a list of token ids and strings, or a list of such prompts")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<NativePrompt, E> {
+        Ok(NativePrompt(vec![vec![TokenOrText::Text(text.to_owned())]]))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<NativePrompt, A::Error> {
+        match NativeItemVisitor.visit_map(fields)? {
+            NativeItem::Part(part) => Ok(NativePrompt(vec![vec![part]])),
+            NativeItem::Prompt(parts) => Ok(NativePrompt(vec![parts])),
+        }
+    }
+
+    /// A list with a token id in it is one prompt; else each item is one.
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<NativePrompt, A::Error> {
+        let items: Vec<NativeItem> = all(items)?;
+        let is_token = |item: &NativeItem| matches!(item, NativeItem::Part(TokenOrText::Token(_)));
+        if !items.iter().any(is_token) {
+            let prompt = |item| match item {
+                NativeItem::Part(part) => vec![part],
+                NativeItem::Prompt(parts) => parts,
+            };
+            return Ok(NativePrompt(items.into_iter().map(prompt).collect()));
+        }
+        let part = |item| match item {
+            NativeItem::Part(part) => Ok(part),
+            NativeItem::Prompt(_) => Err(A::Error::custom(
+                "token ids beside a list; expected token ids and strings, or lists of them",
+            )),
+        };
+        Ok(NativePrompt(vec![items.into_iter().map(part).collect::<Result<_, _>>()?]))
+    }
+}
+
+impl<'de> Deserialize<'de> for NativePrompt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NativePromptVisitor)
+    }
+}
+
+/// What is added to a logit; `false` forbids the token.
+struct Bias(f32);
+
+struct BiasVisitor;
+
+impl Visitor<'_> for BiasVisitor {
+    type Value = Bias;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number or false")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Bias, E> {
+        match value {
+            false => Ok(Bias(f32::NEG_INFINITY)),
+            true => Err(E::invalid_value(Unexpected::Bool(true), &self)),
+        }
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Bias, E> {
+        Ok(Bias(value as f32))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Bias, E> {
+        Ok(Bias(value as f32))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "logits are f32")]
+    fn visit_f64<E>(self, value: f64) -> Result<Bias, E> {
+        Ok(Bias(value as f32))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bias {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(BiasVisitor)
+    }
+}
+
+struct PairVisitor;
+
+impl<'de> Visitor<'de> for PairVisitor {
+    type Value = BiasPair;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a pair of a token id or a string, and a number or false")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<BiasPair, A::Error> {
+        let missing = |len| A::Error::invalid_length(len, &self);
+        let token = items.next_element()?.ok_or_else(|| missing(0))?;
+        let Bias(bias) = items.next_element()?.ok_or_else(|| missing(1))?;
+        match items.size_hint() {
+            Some(0) => Ok(BiasPair(token, bias)),
+            more => Err(missing(2 + more.unwrap_or(1))),
+        }
+    }
+}
+
+/// A token and its bias.
+struct BiasPair(TokenOrText, f32);
+
+impl<'de> Deserialize<'de> for BiasPair {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PairVisitor)
+    }
+}
+
+struct LogitBiasVisitor;
+
+impl<'de> Visitor<'de> for LogitBiasVisitor {
+    type Value = LogitBias;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object, or a list of pairs")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<LogitBias, A::Error> {
+        Deserialize::deserialize(MapAccessDeserializer::new(fields)).map(LogitBias::ById)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<LogitBias, A::Error> {
+        let pairs: Vec<BiasPair> = all(items)?;
+        let pair = |BiasPair(token, bias)| (token, bias);
+        Ok(LogitBias::Pairs(pairs.into_iter().map(pair).collect()))
+    }
+}
+
+impl<'de> Deserialize<'de> for LogitBias {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LogitBiasVisitor)
     }
 }

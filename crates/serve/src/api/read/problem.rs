@@ -16,7 +16,7 @@ const LISTED_MAX: usize = 12;
 const TYPOS_MAX: usize = 2;
 
 /// What a value may be, by field; a list's items go by the list's name.
-const EXAMPLES: [(&str, &str); 46] = [
+const EXAMPLES: [(&str, &str); 49] = [
     ("messages", r#"[{"role": "user", "content": "Hi!"}]"#),
     ("messages.role", r#""user""#),
     ("messages.content", r#""Hi!""#),
@@ -30,6 +30,9 @@ const EXAMPLES: [(&str, &str); 46] = [
     ("model", r#""my-model.gguf""#),
     ("max_tokens", "100"),
     ("max_completion_tokens", "100"),
+    ("n_predict", "100"),
+    ("samplers", r#"["top_k", "top_p", "temperature"]"#),
+    ("response_fields", r#"["content", "timings/predicted_n"]"#),
     ("stream", "true"),
     ("stream_options", r#"{"include_usage": true}"#),
     ("n", "1"),

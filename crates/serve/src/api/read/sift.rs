@@ -35,7 +35,7 @@ const WHOLE: [&str; 6] = [
 const REQUEST: &str = "Request";
 
 /// Routing, billing and caching elsewhere; and what shapes a sampler that is off, as it must be.
-const REQUEST_HARMLESS: [&str; 25] = [
+const REQUEST_HARMLESS: [&str; 30] = [
     "service_tier",
     "prompt_cache_key",
     "prompt_cache_retention",
@@ -56,11 +56,16 @@ const REQUEST_HARMLESS: [&str; 25] = [
     "xtc_threshold",
     "dynatemp_exponent",
     "smoothing_curve",
-    "min_keep",
+    "adaptive_decay",
     "n_keep",
+    "n_discard",
+    "n_cache_reuse",
     "id_slot",
     "slot_id",
     "return_progress",
+    "t_max_prompt_ms",
+    "backend_sampling",
+    "preserved_tokens",
 ];
 
 /// The value of a field that changes nothing; null never does.
@@ -68,6 +73,8 @@ enum Neutral {
     Is(f64),
     /// This or less.
     AtMost(f64),
+    /// Less than this.
+    Below(f64),
     False,
     True,
     /// No text, item or field.
@@ -86,6 +93,7 @@ impl Neutral {
         match (self, value) {
             (Self::Is(neutral), _) => number == Some(*neutral),
             (Self::AtMost(neutral), _) => number.is_some_and(|it| it <= *neutral),
+            (Self::Below(neutral), _) => number.is_some_and(|it| it < *neutral),
             (Self::False, value) => matches!(value, Tree::Bool(false)),
             (Self::True, value) => matches!(value, Tree::Bool(true)),
             (Self::Empty, Tree::Text(text)) => text.is_empty(),
@@ -102,10 +110,11 @@ const SEARCH: &str = "leave it out: outputs are sampled, and `n` makes several";
 const FORM: &str = "leave it out, and use structured_outputs";
 const PROMPT: &str = "leave it out, and write the prompt yourself for /v1/completions";
 const TOOLS: &str = "leave it out, and use `tools` and `tool_choice`";
+const ADAPTERS: &str = "leave it out: no adapters are loaded here";
 const TEXT: &str = "leave it out: text alone is read and written here";
 
 /// Fields of requests that change the output and cannot be honoured.
-const CHANGING: [(&str, Neutral, &str); 38] = [
+const CHANGING: [(&str, Neutral, &str); 42] = [
     ("mirostat", Neutral::Is(0.0), SAMPLER),
     ("mirostat_mode", Neutral::Is(0.0), SAMPLER),
     ("xtc_probability", Neutral::Is(0.0), SAMPLER),
@@ -118,7 +127,8 @@ const CHANGING: [(&str, Neutral, &str); 38] = [
     ("smoothing_factor", Neutral::Is(0.0), SAMPLER),
     ("epsilon_cutoff", Neutral::Is(0.0), SAMPLER),
     ("eta_cutoff", Neutral::Is(0.0), SAMPLER),
-    ("samplers", Neutral::Empty, SAMPLER),
+    ("min_keep", Neutral::AtMost(1.0), SAMPLER),
+    ("adaptive_target", Neutral::Below(0.0), SAMPLER),
     ("logits_processors", Neutral::Empty, SAMPLER),
     ("dry_multiplier", Neutral::Is(0.0), PENALTY),
     ("no_repeat_ngram_size", Neutral::Is(0.0), PENALTY),
@@ -132,6 +142,9 @@ const CHANGING: [(&str, Neutral, &str); 38] = [
     ("regex", Neutral::Empty, FORM),
     ("ebnf", Neutral::Empty, FORM),
     ("stop_regex", Neutral::Empty, FORM),
+    ("grammar_lazy", Neutral::False, FORM),
+    ("grammar_triggers", Neutral::Empty, FORM),
+    ("lora", Neutral::Empty, ADAPTERS),
     ("suffix", Neutral::Empty, PROMPT),
     ("echo", Neutral::False, PROMPT),
     ("include_stop_str_in_output", Neutral::False, PROMPT),
@@ -219,7 +232,8 @@ impl Sieve {
         fields: &mut Vec<(String, Tree)>,
     ) -> Result<(), Problem> {
         let place = match name {
-            "ChatRequest" | "CompletionRequest" | "MessagesRequest" | "ResponsesRequest" => REQUEST,
+            "ChatRequest" | "CompletionRequest" | "MessagesRequest" | "ResponsesRequest"
+            | "NativeRequest" => REQUEST,
             other => other,
         };
         if WHOLE.contains(&place) {

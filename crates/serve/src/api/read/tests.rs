@@ -7,7 +7,7 @@ use super::read;
 use crate::api::error::ErrorObject;
 use crate::api::notes::Notes;
 use crate::api::tokens::{DetokenizeRequest, TemplateRequest, TokenizeRequest};
-use crate::api::types::{ChatRequest, CompletionRequest};
+use crate::api::types::{ChatRequest, CompletionRequest, NativeRequest};
 
 /// What only programmers say, and of Rust.
 const JARGON: [&str; 24] = [
@@ -54,6 +54,7 @@ fn error_of(path: &str, body: &Value) -> ErrorObject {
     match path {
         "chat" => error::<ChatRequest>(body.as_bytes()),
         "completions" => error::<CompletionRequest>(body.as_bytes()),
+        "native" => error::<NativeRequest>(body.as_bytes()),
         "tokenize" => error::<TokenizeRequest>(body.as_bytes()),
         "detokenize" => error::<DetokenizeRequest>(body.as_bytes()),
         _ => error::<TemplateRequest>(body.as_bytes()),
@@ -113,7 +114,25 @@ fn errors_name_the_field_and_say_what_it_is_and_what_to_write() {
             "`stop` is 3; expected a string or a list of strings, e.g. \"stop\": [\"END\"]",
         ),
         ("chat", chat("stop", json!(["a", 3])), "stop[1]", "`stop[1]` is 3; expected a string"),
-        ("chat", chat("logit_bias", json!([])), "logit_bias", "is a list; expected an object"),
+        ("chat", chat("logit_bias", json!("a")), "logit_bias", "expected an object, or a list of"),
+        (
+            "chat",
+            chat("logit_bias", json!([[5, true]])),
+            "logit_bias[0][1]",
+            "`logit_bias[0][1]` is true; expected a number or false",
+        ),
+        ("chat", chat("logit_bias", json!([[5]])), "logit_bias[0]", "a list of 1; expected a pair"),
+        ("chat", chat("logit_bias", json!([[5, 1, 2]])), "logit_bias[0]", "is a list of 3"),
+        ("native", json!({ "prompt": 5 }), "prompt", "expected a string, a list of token ids and"),
+        ("native", json!({ "prompt": [1, [2]] }), "prompt", "token ids beside a list"),
+        ("native", json!({ "prompt": [1, -2] }), "prompt[1]", "is -2; expected a string, a token"),
+        (
+            "native",
+            json!({ "prompt": { "prompt_string": "a", "multimodal_data": ["b"] } }),
+            "prompt",
+            "cannot be read here, only text",
+        ),
+        ("native", json!({ "prompt": {} }), "prompt.prompt_string", "is missing"),
         (
             "chat",
             chat("logit_bias", json!({ "5": "no" })),

@@ -120,7 +120,7 @@ async fn values_out_of_range_are_rejected_by_name() {
         (json!({ "n": 17 }), "n"),
         (json!({ "max_tokens": 0 }), "max_tokens"),
         (json!({ "max_tokens": -2 }), "max_tokens"),
-        (json!({ "max_tokens": null, "n_predict": 0 }), "n_predict"),
+        (json!({ "max_tokens": null, "n_predict": -2 }), "n_predict"),
         (json!({ "min_tokens": 13 }), "min_tokens"),
         (json!({ "stop_token_ids": [97] }), "stop_token_ids"),
         (json!({ "temperature": -1 }), "temperature"),

@@ -68,7 +68,7 @@ async fn requests_beyond_the_limit_wait_and_those_of_others_do_not() {
     assert!(!first.headers.contains_key("x-ratelimit-limit-tokens"), "it has no such limit");
     // A request that is wrong counts too: it was work to find out.
     sends(&api, "alice", completion(json!({ "n": 0 }))).await.error(400);
-    for path in [COMPLETIONS, CHAT, "/v1/responses", "/tokenize"] {
+    for path in [COMPLETIONS, CHAT, "/completion", "/v1/responses", "/tokenize"] {
         let reply = api.send(from("alice", path, &json!({}))).await;
         let error = reply.error(429);
         assert_eq!(error["code"], "rate_limit_exceeded", "{path}");
