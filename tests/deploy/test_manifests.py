@@ -345,9 +345,10 @@ def test_all_reach_the_port() -> None:
 def test_the_route_leads_to_the_pool_and_to_what_the_server_offers() -> None:
     group, _ = the("InferencePool")["apiVersion"].split("/")
     pool = {"group": group, "kind": "InferencePool", "name": the("InferencePool")["metadata"]["name"]}
+    served = {f"/v1{path}" for path in routes("openai")} | routes("guarded")
     for rule in the("HTTPRoute")["spec"]["rules"]:
         assert rule["backendRefs"] == [pool]
-        assert {match["path"]["value"] for match in rule["matches"]} <= {f"/v1{path}" for path in routes("openai")}
+        assert {match["path"]["value"] for match in rule["matches"]} <= served
         assert seconds(rule["timeouts"]["request"]) > default("timeout")
 
 
