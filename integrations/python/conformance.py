@@ -14,7 +14,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import forerun as fr
+# Triton reads it when it is imported, and torch imports Triton.
+os.environ["TRITON_INTERPRET"] = "1"
+
+import forerun as fr  # noqa: E402
 
 SMALL = [(2, 1), (3, 1), (2, 2)]
 
@@ -79,8 +82,10 @@ def of_wheel() -> list[Line]:
     return lines
 
 
-def by_bets(what: str, of: str, box: Callable[[fr.DraftCase, fr.TargetCase], Any], command: str) -> Line:
-    report = fr.check.sampled(box, samples=20_000)
+def by_bets(
+    what: str, of: str, box: Callable[[fr.DraftCase, fr.TargetCase], Any], command: str, samples: int = 20_000
+) -> Line:
+    report = fr.check.sampled(box, samples=samples)
     verdict = "**not lossless**" if report.caught else "nothing found"
     fault = f"< {report.smallest_fault:.2g} (total variation)"
     return Line(what, of, f"bets on {report.samples} texts", verdict, fault, command)
@@ -195,6 +200,7 @@ def of_sglang() -> list[Line]:
             f"SGLang {number}",
             partial(adapt, partial(function, block_verification=block)),
             "SGLANG_WHEEL=… just kit torch",
+            samples=4_000,  # Interpreted, a call takes a hundredth of a second.
         )
         for block in (False, True)
     ]

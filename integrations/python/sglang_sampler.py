@@ -5,15 +5,11 @@ rest of SGLang.
 from __future__ import annotations
 
 import importlib.util
-import os
 import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-# Triton reads it when it is imported.
-os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
