@@ -24,6 +24,7 @@ def test_the_document_names_every_endpoint(server: Server) -> None:
     posts = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"}
     posts |= {"/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/completion"}
     gets = {"/v1/models", "/v1/models/{model}", "/health", "/livez", "/metrics", "/v1/loads", "/version", "/props"}
+    gets |= {"/slots"}
     assert set(document["paths"]) == posts | gets
     assert document["openapi"].startswith("3.")
 

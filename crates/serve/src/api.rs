@@ -22,6 +22,7 @@ mod request_id;
 mod response;
 mod responses;
 mod settings;
+mod slots;
 mod status;
 mod stream;
 mod template;
@@ -94,6 +95,7 @@ impl App {
         tokens::detokenize,
         tokens::apply_template,
         models::props,
+        slots::slots,
     ),
     modifiers(&Keys)
 )]
@@ -156,6 +158,7 @@ fn guarded() -> Router<Arc<App>> {
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))
         .route("/props", get(models::props))
+        .route("/slots", get(slots::slots))
 }
 
 /// The number of the connection that a request came by, among its extensions.

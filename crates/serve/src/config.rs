@@ -124,6 +124,8 @@ pub struct ServeConfig {
     pub strict: bool,
     /// Web pages that may use the server from a browser.
     pub origins: Origins,
+    /// Whether `/slots` says what the slots do.
+    pub slots: bool,
     /// Most time a client may take to send a request.
     pub read_timeout: Duration,
     /// Most time a client may take no byte of its response.

@@ -88,7 +88,7 @@ impl Service {
                 prompt: prompt.clone(),
                 output: resumed.output.tokens.clone(),
                 output_len_max,
-                sampling: settings.sampling.clone(),
+                settings: Arc::clone(&settings),
                 reading,
                 seed,
                 constraint: None,

@@ -116,6 +116,10 @@ pub(crate) struct RequestSummary {
     pub(crate) settings: Arc<Settings>,
 }
 
+/// The samplers there are, by llama.cpp's names and in the order in which they are applied.
+pub(crate) const SAMPLERS: [&str; 6] =
+    ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"];
+
 /// How the tokens of a request are drawn and where its output ends, with every default decided.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -133,6 +137,21 @@ pub(crate) struct Settings {
     pub(crate) ignore_eos: bool,
     /// Of how many of the likeliest tokens log-probabilities are returned.
     pub(crate) logprobs: Option<u32>,
+}
+
+impl Settings {
+    /// Tokens drawn so, without an end but the model's own.
+    pub(crate) fn of(sampling: Sampling) -> Self {
+        Self {
+            sampling,
+            samplers: SAMPLERS.to_vec(),
+            seed: None,
+            max_tokens: None,
+            stop: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+        }
+    }
 }
 
 /// What a client has of a response whose stream broke off.
@@ -159,7 +178,7 @@ pub(crate) struct SequenceRequest {
     /// Most tokens of the output.
     pub(crate) output_len_max: usize,
     /// How tokens are drawn.
-    pub(crate) sampling: Sampling,
+    pub(crate) settings: Arc<Settings>,
     /// Turns tokens into text and finds its end. It has read the output so far.
     pub(crate) reading: Reading,
     /// Determines its random choices.

@@ -11,6 +11,7 @@ use forerun_grammar::GrammarEnv;
 use tokio::sync::mpsc;
 
 use crate::admission::{Admission, Permit};
+use crate::board::Board;
 use crate::config::{DraftDefaults, Engine, HostConfig, ModelInfo};
 use crate::dialect::{Dialect, Leads, Shown};
 use crate::error::{Failure, RequestError, ServeError};
@@ -46,6 +47,8 @@ pub(crate) struct Service {
     /// Paths that the target's KV cache holds for a sequence.
     pub(crate) paths_max: usize,
     pub(crate) metrics: Arc<Metrics>,
+    /// What the slots do.
+    pub(crate) board: Arc<Board>,
     pub(crate) tenants: Arc<Tenants>,
     pub(crate) worker: WorkerSender,
     pub(crate) admission: Admission,
@@ -142,6 +145,7 @@ impl Service {
             slot_count,
             paths_max,
             metrics,
+            board: worker.board(),
             tenants,
             worker: WorkerSender::new(sender),
             admission,

@@ -14,6 +14,7 @@ mod messages;
 mod native;
 mod parameters;
 mod responses;
+mod slots;
 mod status;
 mod tenants;
 mod tokens;
@@ -289,6 +290,13 @@ impl Api {
     }
 }
 
+/// Lets other tasks and threads run until it is so.
+async fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// A target of [`Ascii`].
 fn toy() -> ToyEngine {
     ToyEngine::new(fixtures::model(VOCAB, 1), CONTEXT_LEN).slots(3).paths(1)
@@ -304,6 +312,7 @@ fn config() -> ServeConfig {
         allowed_hosts: Vec::new(),
         strict: false,
         origins: Origins::Local,
+        slots: true,
         read_timeout: Duration::from_secs(30),
         write_timeout: Duration::from_secs(30),
         connections_max: 1,

@@ -3,10 +3,7 @@
 use forerun_decode::Sampling;
 
 use crate::error::RequestError;
-
-/// The samplers there are, by llama.cpp's names and in the order in which they are applied.
-pub(crate) const SAMPLERS: [&str; 6] =
-    ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"];
+use crate::request::SAMPLERS;
 
 /// Samplers of llama.cpp that this server does not have. A request that turns one on is rejected by
 /// the field that does, so that naming one changes nothing.

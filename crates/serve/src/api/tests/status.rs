@@ -21,7 +21,7 @@ async fn a_server_without_its_model_says_that_it_is_loading() {
     let send = async |request| Reply::read(router.clone().oneshot(request).await.unwrap()).await;
     let live = send(get_request("/livez")).await;
     assert_eq!((live.status, live.json()), (StatusCode::OK, json!({ "status": "loading" })));
-    for path in ["/health", "/readyz", "/v1/models", "/props", "/metrics", "/v1/loads"] {
+    for path in ["/health", "/readyz", "/v1/models", "/props", "/slots", "/metrics", "/v1/loads"] {
         let reply = send(get_request(path)).await;
         assert_eq!(reply.error(503)["code"], "loading_model", "{path}");
         assert_eq!(reply.headers[header::RETRY_AFTER], "1");
