@@ -2,7 +2,7 @@
 """Make a zoo: one tiny model with random weights of each architecture, to test that it loads and runs.
 
 Each file has three or four blocks of width 64, f32 weights and a real tokenizer of 294 tokens: bytes, the
-first merges of GPT-2 and three control tokens. It is drawn from its name: the same bytes each time. The
+first merges of GPT-2 and three control tokens (one file has five more). It is drawn from its name: the same bytes each time. The
 scales are such that the text is ASCII, depends on what came before and hardly ever ends by itself. It
 means nothing.
 
@@ -58,6 +58,8 @@ class Model(NamedTuple):
     """Where the file is called otherwise."""
     shares: bool = True
     """Whether it has token embeddings and an output as all share them."""
+    control: tuple[str, ...] = ()
+    """Control tokens beside those that all share; `rest` has its token embeddings and its output then."""
 
 
 # --- tokenizer ---
@@ -87,13 +89,18 @@ KNOWN_TO_HEAD = [token for token in range(len(TOKENS)) if token % 3]
 SPOKEN = [*range(0x20, 0x7F), *range(256, 256 + len(MERGES))]
 
 
-def tokenizer() -> dict[str, Value]:
+# Tokens for filling gaps; llama.cpp knows them by these names, which are Qwen's.
+INFILL = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
+
+
+def tokenizer(more: tuple[str, ...]) -> dict[str, Value]:
+    tokens, control = [*TOKENS, *more], len(CONTROL) + len(more)
     end = TOKENS.index(CONTROL[0])
-    kinds = [gguf.TokenType.NORMAL] * (len(TOKENS) - len(CONTROL)) + [gguf.TokenType.CONTROL] * len(CONTROL)
+    kinds = [gguf.TokenType.NORMAL] * (len(tokens) - control) + [gguf.TokenType.CONTROL] * control
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.tokens": TOKENS,
+        "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [int(kind) for kind in kinds],
         "tokenizer.ggml.merges": MERGES,
         "tokenizer.ggml.bos_token_id": end,
@@ -129,15 +136,15 @@ def decay(*shape: int) -> Draw:
     return lambda random: -np.exp(random.uniform(-3.0, 0.5, shape))
 
 
-def embedding(width: int = WIDTH, spread: float = 1.0) -> Draw:
-    return normal(len(TOKENS), width, spread=spread)
+def embedding(width: int = WIDTH, spread: float = 1.0, tokens: int = len(TOKENS)) -> Draw:
+    return normal(tokens, width, spread=spread)
 
 
-def voice() -> Draw:
+def voice(tokens: int = len(TOKENS)) -> Draw:
     """The output matrix: it hardly ever says a token that is not in SPOKEN."""
-    volume = np.full((len(TOKENS), 1), 0.1)
+    volume = np.full((tokens, 1), 0.1)
     volume[SPOKEN] = 1.0
-    return lambda random: volume * matrix(len(TOKENS), WIDTH, gain=2.0)(random)
+    return lambda random: volume * matrix(tokens, WIDTH, gain=2.0)(random)
 
 
 def slow_rope() -> Draw:
@@ -503,6 +510,17 @@ ZOO = {
         final_norm="token_embd_norm",  # It normalises the output all the same.
     ),
     "mamba2": Model(MAMBA, [mamba()] * 3),
+    # One that can be asked to fill a gap.
+    "llama-infill": Model(
+        ATTENTION,
+        [attention() | feed_forward()] * 3,
+        {
+            "token_embd.weight": embedding(tokens=len(TOKENS) + len(INFILL)),
+            "output.weight": voice(len(TOKENS) + len(INFILL)),
+        },
+        architecture="llama",
+        control=INFILL,
+    ),
     # Two with a block of their own that drafts, which is the last; one can be cut, and one is a hybrid.
     "glm4moe-mtp": Model(
         ATTENTION | SIGMOID_MIXTURE | PREDICTING | {"rope.dimension_count": HEAD // 2},
@@ -577,7 +595,7 @@ def make(name: str, out: Path) -> None:
     # The same name for all: where it says phi3, llama.cpp expects Phi's control tokens.
     add(writer, {"general.name": "zoo", "general.file_type": int(gguf.LlamaFileType.ALL_F32)})
     add(writer, {f"{architecture}.{key}": value for key, value in (keys | model.keys).items()})
-    add(writer, tokenizer())
+    add(writer, tokenizer(model.control))
     random = np.random.default_rng([*name.encode()])
     for tensor, draw in tensors(model).items():
         drawn = draw(random)

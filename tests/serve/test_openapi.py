@@ -22,7 +22,7 @@ def small(start: Callable[..., Server]) -> Server:
 def test_the_document_names_every_endpoint(server: Server) -> None:
     document = server.http.get("/openapi.json").json()
     posts = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"}
-    posts |= {"/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/completion"}
+    posts |= {"/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/completion", "/infill"}
     gets = {"/v1/models", "/v1/models/{model}", "/health", "/livez", "/metrics", "/v1/loads", "/version", "/props"}
     gets |= {"/slots"}
     assert set(document["paths"]) == posts | gets

@@ -103,12 +103,12 @@ pub use lossy::{Demands, LossyError, LossyMismatch, LossyMode, Spending};
 pub use policy::{DraftPolicy, Limits, Plan};
 pub use price::{Allowance, Price};
 pub use round::Turn;
-pub use sampling::{Sampling, SamplingError};
+pub use sampling::{InfillSampler, Sampling, SamplingError};
 pub use sequence::Sequence;
 pub use special::{RenderedPrompt, SpecialTokens};
 pub use stats::{Position, Stats};
 pub use stop::{StopError, StopFilter, StopStrings};
-pub use text::{Detokenizer, Special, SpecialToken, TokenizeError, Tokenizer};
+pub use text::{Detokenizer, InfillTokens, Special, SpecialToken, TokenizeError, Tokenizer};
 #[cfg(feature = "toy")]
 pub use toy::{ToyEngine, ToyHead, ToyModel};
 pub use vocab_map::{VocabMap, VocabMismatch};

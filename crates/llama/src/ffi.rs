@@ -16,4 +16,6 @@ pub(crate) mod log;
 pub(crate) mod malloc;
 pub(crate) mod model;
 pub(crate) mod quantize;
+#[cfg(test)]
+mod sampler;
 pub(crate) mod system;

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use forerun_decode::{Special, SpecialToken, TokenizeError, Tokenizer};
+use forerun_decode::{InfillTokens, Special, SpecialToken, TokenizeError, Tokenizer};
 use forerun_verify::Token;
 
-use crate::ffi::model::{RawModel, SpecialKind};
+use crate::ffi::model::{InfillToken, RawModel, SpecialKind};
 
 /// A model's vocabulary. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -95,6 +95,18 @@ impl Tokenizer for Vocab {
             Some(SpecialToken { token: Token(token), text, control, strip_left, strip_right })
         };
         tokens.filter_map(special).collect()
+    }
+
+    fn infill_tokens(&self) -> InfillTokens {
+        let token = |of| self.raw.infill_token(of).map(Token);
+        InfillTokens {
+            prefix: token(InfillToken::Prefix),
+            suffix: token(InfillToken::Suffix),
+            middle: token(InfillToken::Middle),
+            repository: token(InfillToken::Repository),
+            file: token(InfillToken::File),
+            end: token(InfillToken::TurnEnd).or_else(|| token(InfillToken::End)),
+        }
     }
 }
 

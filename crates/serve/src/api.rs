@@ -81,6 +81,7 @@ impl App {
         chat::chat_completions,
         completions::completions,
         native::completion,
+        native::infill::infill,
         messages::messages,
         messages::count_tokens,
         responses::responses,
@@ -154,6 +155,7 @@ fn guarded() -> Router<Arc<App>> {
         .route("/v1/completions", post(completions::completions))
         .route("/completion", post(native::completion))
         .route("/completions", post(native::completion))
+        .route("/infill", post(native::infill::infill))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))

@@ -126,6 +126,9 @@ pub struct ServeConfig {
     pub origins: Origins,
     /// Whether `/slots` says what the slots do.
     pub slots: bool,
+    /// Whether prompts of `/infill` have the text after the gap before the text in front of it, as some
+    /// models were trained.
+    pub infill_suffix_first: bool,
     /// Most time a client may take to send a request.
     pub read_timeout: Duration,
     /// Most time a client may take no byte of its response.

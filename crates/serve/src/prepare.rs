@@ -2,6 +2,7 @@
 //! here, and what the server cannot do is rejected with the reason.
 
 mod drafting;
+mod infill;
 mod parameters;
 mod resume;
 mod samplers;
@@ -17,6 +18,7 @@ use forerun_grammar::CompiledForm;
 use tokio::sync::mpsc;
 
 use self::drafting::Edits;
+pub(crate) use self::infill::{InfillFile, InfillLayout, InfillParts};
 pub(crate) use self::parameters::{
     LossyParameters, RequestParameters, SamplingParameters, SpeculativeParameters,
 };

@@ -117,7 +117,11 @@ pub(crate) struct RequestSummary {
 }
 
 /// The samplers there are, by llama.cpp's names and in the order in which they are applied.
-pub(crate) const SAMPLERS: [&str; 6] =
+pub(crate) const SAMPLERS: [&str; 7] =
+    ["penalties", "top_k", "typ_p", "top_p", "min_p", "infill", "temperature"];
+
+/// Those that are on unless a request names others.
+pub(crate) const SAMPLERS_ON: [&str; 6] =
     ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"];
 
 /// How the tokens of a request are drawn and where its output ends, with every default decided.
@@ -144,7 +148,7 @@ impl Settings {
     pub(crate) fn of(sampling: Sampling) -> Self {
         Self {
             sampling,
-            samplers: SAMPLERS.to_vec(),
+            samplers: SAMPLERS_ON.to_vec(),
             seed: None,
             max_tokens: None,
             stop: Vec::new(),

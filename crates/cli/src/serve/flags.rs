@@ -49,6 +49,9 @@ pub(super) struct ServingFlags {
     /// Do not show what the slots do
     #[arg(long, overrides_with = "slots")]
     no_slots: bool,
+    /// Put the text after a gap before the text in front of it at /infill, for models that were trained so
+    #[arg(long)]
+    spm_infill: bool,
     /// Port to listen on; 0 picks a free one
     #[arg(long, env = "LLAMA_ARG_PORT", value_name = "N", default_value_t = 8080)]
     port: u16,
@@ -187,6 +190,7 @@ impl ServingFlags {
             strict: self.strict,
             origins: self.origins()?,
             slots: !self.no_slots,
+            infill_suffix_first: self.spm_infill,
             read_timeout: Duration::from_secs(self.read_timeout),
             write_timeout: Duration::from_secs(self.write_timeout),
             connections_max: self.max_connections as usize,

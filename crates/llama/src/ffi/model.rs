@@ -256,6 +256,22 @@ impl RawModel {
         u32::try_from(token).ok().filter(|_| wanted)
     }
 
+    /// A token for filling in text, if the vocabulary has it.
+    pub(crate) fn infill_token(&self, which: InfillToken) -> Option<u32> {
+        let find = match which {
+            InfillToken::Prefix => sys::llama_vocab_fim_pre,
+            InfillToken::Suffix => sys::llama_vocab_fim_suf,
+            InfillToken::Middle => sys::llama_vocab_fim_mid,
+            InfillToken::Repository => sys::llama_vocab_fim_rep,
+            InfillToken::File => sys::llama_vocab_fim_sep,
+            InfillToken::TurnEnd => sys::llama_vocab_eot,
+            InfillToken::End => sys::llama_vocab_eos,
+        };
+        // SAFETY: the vocabulary is live while `self` is; a token that it does not have is negative.
+        let token = unsafe { find(self.vocab.as_ptr()) };
+        u32::try_from(token).ok()
+    }
+
     /// Whether a token ends a generation. Out of range, none does.
     pub(crate) fn is_end(&self, token: u32) -> bool {
         let Some(token) = self.in_range(token) else { return false };
@@ -343,6 +359,21 @@ impl RawModel {
         let token = i32::try_from(token).ok()?;
         (count(token) < self.vocab_len()).then_some(token)
     }
+}
+
+/// The tokens for filling in text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum InfillToken {
+    Prefix,
+    Suffix,
+    Middle,
+    Repository,
+    /// Separates files.
+    File,
+    /// Ends a turn.
+    TurnEnd,
+    /// Ends a sequence.
+    End,
 }
 
 /// How a token is found by its text.

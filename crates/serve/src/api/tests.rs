@@ -7,6 +7,7 @@ mod bodies;
 mod chat;
 mod completions;
 mod constraints;
+mod infill;
 mod lenient;
 mod load;
 mod lossy;
@@ -313,6 +314,7 @@ fn config() -> ServeConfig {
         strict: false,
         origins: Origins::Local,
         slots: true,
+        infill_suffix_first: false,
         read_timeout: Duration::from_secs(30),
         write_timeout: Duration::from_secs(30),
         connections_max: 1,
