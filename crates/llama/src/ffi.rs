@@ -17,5 +17,5 @@ pub(crate) mod malloc;
 pub(crate) mod model;
 pub(crate) mod quantize;
 #[cfg(test)]
-mod sampler;
+pub(crate) mod sampler;
 pub(crate) mod system;

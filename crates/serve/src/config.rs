@@ -10,6 +10,7 @@ use forerun_decode::{
 
 use crate::audit::AuditLog;
 use crate::tenants::TenantConfig;
+use crate::trace::TraceConfig;
 
 /// What is done with gates that have learned something.
 pub type KeepGates = Box<dyn FnOnce(&Gates) + Send>;
@@ -124,6 +125,8 @@ pub struct ServeConfig {
     pub strict: bool,
     /// Web pages that may use the server from a browser.
     pub origins: Origins,
+    /// Where traces of requests go, if anywhere.
+    pub traces: Option<TraceConfig>,
     /// Whether `/slots` says what the slots do.
     pub slots: bool,
     /// Whether prompts of `/infill` have the text after the gap before the text in front of it, as some

@@ -38,6 +38,7 @@ mod service;
 mod slots;
 mod socket;
 mod tenants;
+mod trace;
 mod worker;
 
 pub use api::LossySummary;
@@ -47,6 +48,7 @@ pub use error::ServeError;
 pub use host::{Host, HostError, HostLoad, TokenChunk, TokenRequest, TokenStream};
 pub use serve::Server;
 pub use tenants::{Priority, TenantConfig, TenantLimits};
+pub use trace::{EndpointError, TraceConfig, TraceEndpoint};
 pub use worker::CacheWatch;
 
 /// The current time.

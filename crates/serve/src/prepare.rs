@@ -47,7 +47,7 @@ impl Service {
         admitted: Admitted,
         mut parameters: RequestParameters,
     ) -> Result<PreparedRequest, RequestError> {
-        let Admitted { caller: Caller { client, record }, permit } = admitted;
+        let Admitted { caller: Caller { client, reports }, permit } = admitted;
         let arrived = Instant::now();
         let deadline = arrived + self.config.timeout;
         let settings = Arc::new(self.settings(&mut parameters)?);
@@ -116,7 +116,7 @@ impl Service {
             drafting,
             settings,
         };
-        Ok(PreparedRequest { sequences, form, calls, permit, events, deadline, summary, record })
+        Ok(PreparedRequest { sequences, form, calls, permit, events, deadline, summary, reports })
     }
 
     /// How the tokens of a request are drawn, and where its output ends.

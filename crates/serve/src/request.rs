@@ -16,18 +16,27 @@ pub(crate) use crate::client::Client;
 use crate::dialect::CallForm;
 use crate::event::Event;
 use crate::tenants::Tenants;
+use crate::trace::Span;
 
-/// Who sent a request, and what is recorded of it.
+/// What is told of a request to those who run the server.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reports {
+    /// For the audit log, if there is one.
+    pub(crate) record: Option<Arc<Record>>,
+    /// For traces, if the request is traced.
+    pub(crate) span: Option<Arc<Span>>,
+}
+
+/// Who sent a request, and what is told of it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     pub(crate) client: Client,
-    /// For the audit log, if there is one.
-    pub(crate) record: Option<Arc<Record>>,
+    pub(crate) reports: Reports,
 }
 
 impl From<Client> for Caller {
     fn from(client: Client) -> Self {
-        Self { client, record: None }
+        Self { client, reports: Reports::default() }
     }
 }
 
@@ -91,8 +100,8 @@ pub(crate) struct PreparedRequest {
     pub(crate) deadline: Instant,
     /// What a response says of the request.
     pub(crate) summary: RequestSummary,
-    /// For the audit log.
-    pub(crate) record: Option<Arc<Record>>,
+    /// What is told of it.
+    pub(crate) reports: Reports,
 }
 
 /// What a response says of its request.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use forerun_serve::{AuditLog, HostConfig, Origins, ServeConfig};
+use forerun_serve::{AuditLog, HostConfig, Origins, ServeConfig, TraceConfig, TraceEndpoint};
 
 use crate::tenants;
 
@@ -103,6 +103,15 @@ pub(super) struct ServingFlags {
     /// File to append a JSON line for each request to, without its content; - for standard error
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
+    /// URL of a collector that takes traces of requests by OTLP over HTTP, such as
+    /// http://localhost:4318/v1/traces
+    ///
+    /// Each request becomes a span with OpenTelemetry's names for generative AI, without its content.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", value_name = "URL")]
+    otlp_traces_endpoint: Option<TraceEndpoint>,
+    /// Name of this server in traces
+    #[arg(long, env = "OTEL_SERVICE_NAME", value_name = "NAME", default_value = "forerun")]
+    otlp_service_name: String,
     /// Maximum number of waiting sequences (a request has `n`); further requests get 429
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_queued_requests: usize,
@@ -189,6 +198,10 @@ impl ServingFlags {
             allowed_hosts: self.hosts(),
             strict: self.strict,
             origins: self.origins()?,
+            traces: self
+                .otlp_traces_endpoint
+                .clone()
+                .map(|endpoint| TraceConfig { endpoint, service: self.otlp_service_name.clone() }),
             slots: !self.no_slots,
             infill_suffix_first: self.spm_infill,
             read_timeout: Duration::from_secs(self.read_timeout),

@@ -19,6 +19,7 @@ mod slots;
 mod status;
 mod tenants;
 mod tokens;
+mod traces;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -246,7 +247,12 @@ impl Api {
         engine.model.names.push("alias".to_owned());
         let mut config = config();
         change(&mut config);
-        let app = App::new(config);
+        Self::traced(engine, config, None)
+    }
+
+    /// A server with this configuration whose spans go there.
+    fn traced(engine: crate::config::Engine, config: ServeConfig, tracer: Option<Tracer>) -> Self {
+        let app = App::new(config, tracer);
         let (host, tenants) = (app.config.host.clone(), Arc::clone(&app.tenants));
         let (service, thread) = Service::start(engine, host, tenants, None).unwrap();
         let service = Arc::new(service);
@@ -313,6 +319,7 @@ fn config() -> ServeConfig {
         allowed_hosts: Vec::new(),
         strict: false,
         origins: Origins::Local,
+        traces: None,
         slots: true,
         infill_suffix_first: false,
         read_timeout: Duration::from_secs(30),

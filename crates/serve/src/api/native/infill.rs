@@ -7,7 +7,6 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use forerun_decode::Special;
-use serde_json::Value;
 
 use super::{NativeCall, Prompted, mixed_tokens, native_call, respond};
 use crate::api::App;

@@ -180,10 +180,7 @@ async fn the_sampler_for_gaps_is_on_if_it_is_named() {
     ] {
         assert_eq!(api.error(INFILL, named(samplers, more), 400).await["param"], param);
     }
-    let error = Api::new().error(
-        "/completion",
-        json!({ "prompt": "abc", "samplers": ["top_k", "infill"] }),
-        400,
-    );
-    assert_eq!(error.await["param"], "samplers");
+    let body = json!({ "prompt": "abc", "samplers": ["top_k", "infill"] });
+    let error = Api::new().error("/completion", body, 400).await;
+    assert_eq!(error["param"], "samplers");
 }

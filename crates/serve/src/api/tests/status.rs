@@ -16,7 +16,7 @@ async fn a_server_that_is_ready_says_so() {
 
 #[tokio::test]
 async fn a_server_without_its_model_says_that_it_is_loading() {
-    let app = App::new(config());
+    let app = App::new(config(), None);
     let router = router(Arc::new(app));
     let send = async |request| Reply::read(router.clone().oneshot(request).await.unwrap()).await;
     let live = send(get_request("/livez")).await;
