@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CODER, FULL, Server
+from conftest import CODER, FULL, MODELS, Server
 
 CHECKS = "not_a_server_error,status_code_conformance,response_schema_conformance,content_type_conformance"
 
@@ -16,7 +16,7 @@ CHECKS = "not_a_server_error,status_code_conformance,response_schema_conformance
 @pytest.fixture(scope="module")
 def small(start: Callable[..., Server]) -> Server:
     """Little context, so that whatever is asked for ends soon."""
-    return start("-c", "256")
+    return start("-c", "256", "--embedding-model", str(MODELS / "zoo/bert.gguf"))
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +29,7 @@ def test_the_document_names_every_endpoint(server: Server) -> None:
     document = server.http.get("/openapi.json").json()
     posts = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"}
     posts |= {"/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/completion", "/infill"}
+    posts |= {"/v1/embeddings", "/v1/rerank"}
     gets = {"/v1/models", "/v1/models/{model}", "/health", "/livez", "/metrics", "/v1/loads", "/version", "/props"}
     gets |= {"/slots"}
     assert set(document["paths"]) == posts | gets

@@ -9,10 +9,12 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use anyhow::Context;
-use forerun_decode::RuleChoice;
+use forerun_decode::{Embedder as _, RuleChoice};
 use forerun_lab::file_name;
-use forerun_llama::Model;
-use forerun_serve::{DraftDefaults, Engine, KeepGates, ModelInfo, ServeConfig, Server};
+use forerun_llama::{EmbedderOptions, LlamaEmbedder, Model, ModelOptions};
+use forerun_serve::{
+    DraftDefaults, EmbeddingModel, Engine, KeepGates, ModelInfo, ServeConfig, Server,
+};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -80,6 +82,9 @@ impl ServeFlags {
         config.host.parse_special = template.parse_special();
         serving.start_log();
         check_files(&target, &draft)?;
+        if let Some(path) = &serving.embedding_model {
+            Model::check(path)?;
+        }
         let without_keys = config.api_keys.is_empty() && config.tenants.is_empty();
         let server = listen(&serving.addresses()?, &config)?;
         let open = !server.address().ip().is_loopback() && without_keys;
@@ -106,9 +111,11 @@ impl ServeFlags {
         // From here on Ctrl-C stops the server, and no pass.
         interrupt.release();
         let loaded = loaded?;
+        let embedding = embedding(&serving, &target, &interrupt)?;
         let defaults = drafts(&loaded, &draft, rule_said, &serving);
         let mut engine = engine(loaded, &template.source(), serving.alias.clone(), defaults)?;
         engine.keep_gates = keep_gates(draft.gate.file);
+        engine.embedding = embedding;
         if let Some(most) = serving.lossy_max {
             screen.warn(&format!("lossy: requests may ask for up to {most} per token"));
         }
@@ -139,6 +146,27 @@ fn check_is_not_a_requests(sampling: &SamplingFlags, draft: &DraftFlags) -> anyh
 
 fn unused(flag: &'static str, reason: &'static str, instead: &'static str) -> anyhow::Error {
     ConfigError::Unused { flag, reason, instead }.into()
+}
+
+/// The model that embeds texts, on as many threads as prompts are read with.
+fn embedding(
+    serving: &ServingFlags,
+    target: &ModelConfig,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<EmbeddingModel>> {
+    let Some(path) = &serving.embedding_model else { return Ok(None) };
+    let model = Model::load(ModelOptions { embeds: true, ..ModelOptions::new(path) })?;
+    let engine = &target.engine;
+    let options = EmbedderOptions {
+        threads: engine.threads_batch.or(engine.threads),
+        pooling: serving.pooling,
+        interrupt: Some(interrupt.flag()),
+        ..EmbedderOptions::default()
+    };
+    let embedder = LlamaEmbedder::new(model, &options)
+        .with_context(|| format!("--embedding-model {}", path.display()))?;
+    tracing::info!(ranks = embedder.ranks(), dimensions = embedder.row_len(), "embedding model");
+    Ok(Some(EmbeddingModel { name: file_name(path), embedder: Box::new(embedder) }))
 }
 
 /// Refuses files that are not there or no models before anybody is told that the server listens.
@@ -219,6 +247,7 @@ fn engine(
         },
         controller: loaded.controller,
         keep_gates: None,
+        embedding: None,
         decoder: loaded.decoder,
     })
 }

@@ -54,6 +54,7 @@ mod draft;
 mod drafter_id;
 mod drafters;
 mod drift;
+mod embedder;
 mod engine;
 mod error;
 mod gate;
@@ -89,6 +90,7 @@ pub use draft::{EditDrafter, FixedTokens, HeadDrafter, MatchLen, MatchLenError, 
 pub use draft::{NgramDrafter, Shown, SuffixConfig, SuffixDrafter, Tenant, TenantSuffixDrafter};
 pub use drafters::Drafters;
 pub use drift::{Drift, DriftError, drift};
+pub use embedder::Embedder;
 pub use engine::{
     BlockShape, Branch, Caches, Engine, EngineError, Head, Keep, Output, Pairing, Rows, Slot, Step,
 };

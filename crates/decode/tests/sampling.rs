@@ -703,8 +703,8 @@ fn the_text_of_a_gap_ends_early() {
 
 #[test]
 fn texts_of_a_gap_that_begin_alike_count_as_one() {
-    let sampling = infill(&["f", "fo", "g", "foo", ""]);
-    // f, fo and foo have 0.6 together, which goes to the likeliest.
+    let sampling = infill(&["f", "far", "g", "farm", ""]);
+    // f, far and farm have 0.6 together, which goes to the likeliest.
     assert_eq!(kept(&sampling, &[0.15, 0.25, 0.39, 0.2, 0.01]), [1, 2, 4]);
     // What is kept has the probabilities of the model, not of what it stands for.
     let law =

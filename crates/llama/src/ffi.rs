@@ -15,6 +15,7 @@ mod hidden;
 pub(crate) mod log;
 pub(crate) mod malloc;
 pub(crate) mod model;
+pub(crate) mod pooled;
 pub(crate) mod quantize;
 #[cfg(test)]
 pub(crate) mod sampler;

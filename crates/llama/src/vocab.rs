@@ -45,6 +45,46 @@ impl Vocab {
         Self { raw, table: Arc::new(Table { bytes, starts, ends }) }
     }
 
+    /// The tokens of a text with those that the model expects around it, control tokens parsed.
+    pub(crate) fn tokenize_whole(&self, text: &str) -> Result<Vec<Token>, TokenizeError> {
+        self.tokenize_raw(text, true, Special::Parse)
+    }
+
+    /// The tokens of a query and a document for a model that scores documents, as llama-server puts
+    /// them together: by the model's own template, else one after the other.
+    pub(crate) fn tokenize_pair(
+        &self,
+        query: &str,
+        document: &str,
+    ) -> Result<Vec<Token>, TokenizeError> {
+        if let Some(template) = self.raw.rank_template() {
+            let text = filled(&template, query, document);
+            return self.tokenize_raw(&text, false, Special::Parse);
+        }
+        let end = self.raw.text_end().map(Token);
+        let mut tokens: Vec<Token> = self.start().into_iter().collect();
+        tokens.extend(self.tokenize_raw(query, false, Special::AsText)?);
+        tokens.extend(end);
+        tokens.extend(self.raw.separator().map(Token));
+        tokens.extend(self.tokenize_raw(document, false, Special::AsText)?);
+        tokens.extend(end);
+        Ok(tokens)
+    }
+
+    fn tokenize_raw(
+        &self,
+        text: &str,
+        around: bool,
+        special: Special,
+    ) -> Result<Vec<Token>, TokenizeError> {
+        if i32::try_from(text.len()).is_err() {
+            return Err(TokenizeError::TooLong { bytes: text.len() });
+        }
+        let tokens = self.raw.tokenize(text, around, special == Special::Parse);
+        let tokens = tokens.ok_or(TokenizeError::Failed { backend: "llama.cpp" })?;
+        Ok(tokens.into_iter().map(Token).collect())
+    }
+
     /// Whether a token controls the dialogue rather than standing for text.
     pub fn is_control(&self, token: Token) -> bool {
         self.raw.is_control(token.0)
@@ -62,12 +102,7 @@ impl Tokenizer for Vocab {
     }
 
     fn tokenize(&self, text: &str, special: Special) -> Result<Vec<Token>, TokenizeError> {
-        if i32::try_from(text.len()).is_err() {
-            return Err(TokenizeError::TooLong { bytes: text.len() });
-        }
-        let tokens = self.raw.tokenize(text, special == Special::Parse);
-        let tokens = tokens.ok_or(TokenizeError::Failed { backend: "llama.cpp" })?;
-        Ok(tokens.into_iter().map(Token).collect())
+        self.tokenize_raw(text, false, special)
     }
 
     fn start(&self) -> Option<Token> {
@@ -110,6 +145,27 @@ impl Tokenizer for Vocab {
     }
 }
 
+/// A template with its two places filled, whatever a query or document says of them.
+fn filled(template: &str, query: &str, document: &str) -> String {
+    let mut text = String::with_capacity(template.len() + query.len() + document.len());
+    let mut rest = template;
+    while let Some(at) = rest.find('{') {
+        text.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if let Some(after) = rest.strip_prefix("{query}") {
+            text.push_str(query);
+            rest = after;
+        } else if let Some(after) = rest.strip_prefix("{document}") {
+            text.push_str(document);
+            rest = after;
+        } else {
+            text.push('{');
+            rest = &rest[1..];
+        }
+    }
+    text + rest
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -123,6 +179,12 @@ mod tests {
     use crate::ffi::sampler::infill_kept;
     use crate::model::check_file;
     use crate::options::ModelOptions;
+
+    #[test]
+    fn a_query_that_names_a_place_of_the_template_stays_a_query() {
+        let template = "{ask} {query}: {document}!";
+        assert_eq!(filled(template, "{document}", "{query}"), "{ask} {document}: {query}!");
+    }
 
     /// A model of the tests.
     fn model() -> Arc<RawModel> {

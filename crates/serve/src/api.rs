@@ -6,6 +6,7 @@ mod caller;
 mod chat;
 mod completions;
 mod cors;
+mod embeddings;
 mod error;
 mod extract;
 mod hosts;
@@ -89,6 +90,8 @@ impl App {
         messages::messages,
         messages::count_tokens,
         responses::responses,
+        embeddings::embeddings,
+        embeddings::rerank,
         models::models,
         models::model,
         status::health,
@@ -159,6 +162,12 @@ fn guarded() -> Router<Arc<App>> {
         .route("/v1/completions", post(completions::completions))
         .route("/completion", post(native::completion))
         .route("/completions", post(native::completion))
+        // llama-server has another form at `/embeddings`.
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v1/rerank", post(embeddings::rerank))
+        .route("/v1/reranking", post(embeddings::rerank))
+        .route("/rerank", post(embeddings::rerank))
+        .route("/reranking", post(embeddings::rerank))
         .route("/infill", post(native::infill::infill))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))

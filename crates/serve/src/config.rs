@@ -9,6 +9,7 @@ use forerun_decode::{
 };
 
 use crate::audit::AuditLog;
+use crate::embedding::EmbeddingModel;
 use crate::tenants::TenantConfig;
 use crate::trace::TraceConfig;
 
@@ -23,6 +24,8 @@ pub struct Engine {
     pub controller: Option<Controller>,
     /// Is given what the controller's gates have learned when the server stops, to be stored.
     pub keep_gates: Option<KeepGates>,
+    /// Embeds texts or scores documents, for `/v1/embeddings` and `/v1/rerank`.
+    pub embedding: Option<EmbeddingModel>,
     /// The target's vocabulary.
     pub tokenizer: Arc<dyn Tokenizer>,
     /// Turns conversations into prompts; without it there are no chats.

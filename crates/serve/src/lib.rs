@@ -20,6 +20,7 @@ mod board;
 mod client;
 mod config;
 mod dialect;
+mod embedding;
 mod error;
 mod event;
 #[cfg(test)]
@@ -44,6 +45,7 @@ mod worker;
 pub use api::LossySummary;
 pub use audit::AuditLog;
 pub use config::{DraftDefaults, Engine, HostConfig, KeepGates, ModelInfo, Origins, ServeConfig};
+pub use embedding::EmbeddingModel;
 pub use error::ServeError;
 pub use host::{Host, HostError, HostLoad, TokenChunk, TokenRequest, TokenStream};
 pub use serve::Server;

@@ -107,6 +107,9 @@ impl Server {
             runtime.block_on(exporter.stop());
         }
         runtime.shutdown_timeout(LAST_WORK);
+        if let Some(embeddings) = &service.embeddings {
+            embeddings.stop();
+        }
         if thread.join().is_err() || served.is_err() {
             tracing::error!("a thread panicked");
         }

@@ -14,6 +14,7 @@ use crate::admission::{Admission, Permit};
 use crate::board::Board;
 use crate::config::{DraftDefaults, Engine, HostConfig, ModelInfo};
 use crate::dialect::{Dialect, Leads, Shown};
+use crate::embedding::Embeddings;
 use crate::error::{Failure, RequestError, ServeError};
 use crate::forms::Forms;
 use crate::metrics::Metrics;
@@ -51,6 +52,8 @@ pub(crate) struct Service {
     pub(crate) board: Arc<Board>,
     pub(crate) tenants: Arc<Tenants>,
     pub(crate) worker: WorkerSender,
+    /// Embeds texts or scores documents, if there is a model for that.
+    pub(crate) embeddings: Option<Embeddings>,
     pub(crate) admission: Admission,
     /// Set when no more requests are accepted.
     pub(crate) stopping: AtomicBool,
@@ -123,6 +126,7 @@ impl Service {
         let worker = worker.watched(watch).anonymous_share(engine.drafts.suffix_shared);
         let worker = worker.serving(Arc::clone(&tenants));
         let worker = worker.keeping_gates(engine.keep_gates);
+        let embeddings = engine.embedding.map(|model| Embeddings::start(model, worker.abort()));
         let specials = match config.parse_special {
             true => SpecialTokens::default(),
             false => SpecialTokens::of(&*tokenizer),
@@ -148,6 +152,7 @@ impl Service {
             board: worker.board(),
             tenants,
             worker: WorkerSender::new(sender),
+            embeddings: embeddings.transpose()?,
             admission,
             stopping: false.into(),
             abort: worker.abort(),

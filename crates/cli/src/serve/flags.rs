@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use forerun_llama::Pooling;
 use forerun_serve::{AuditLog, HostConfig, Origins, ServeConfig, TraceConfig, TraceEndpoint};
 
 use crate::tenants;
@@ -79,6 +80,16 @@ pub(super) struct ServingFlags {
     /// (`speculative.lossy`) [default: requests for loss are refused]
     #[arg(long, value_name = "E", allow_negative_numbers = true)]
     pub(super) lossy_max: Option<f64>,
+    /// GGUF file of an embedding model or a reranker, for /v1/embeddings or /v1/rerank
+    ///
+    /// It is loaded beside the target. A text may have as many tokens as it was trained with, but not
+    /// more than 2048.
+    #[arg(long, value_name = "FILE")]
+    pub(super) embedding_model: Option<PathBuf>,
+    /// How --embedding-model makes one row of a text's: mean, cls, last or rank [default: as its file
+    /// says]
+    #[arg(long, env = "LLAMA_ARG_POOLING", value_name = "TYPE", requires = "embedding_model")]
+    pub(super) pooling: Option<Pooling>,
     /// Name of the model in requests and responses; may be repeated [default: the file name]
     #[arg(
         short,

@@ -137,8 +137,13 @@ fn mixed_tokens(
     special: Special,
 ) -> Result<Vec<Token>, ApiError> {
     let mut tokens = Vec::new();
+    let vocab_len = service.tokenizer.vocab_len();
     for part in parts {
         match part {
+            TokenOrText::Token(id) if Token(*id).index() >= vocab_len => {
+                let message = format!("token {id} is out of range: there are {vocab_len} tokens");
+                return Err(ApiError::field(field, message));
+            }
             TokenOrText::Token(id) => tokens.push(Token(*id)),
             TokenOrText::Text(text) => {
                 let read = service.tokenizer.tokenize(text, special);

@@ -16,8 +16,8 @@ use super::settings::settings;
 use crate::board::SlotTask;
 use crate::request::Caller;
 
-/// A slot.
-#[derive(Debug, Serialize, ToSchema)]
+/// A slot. The fields after `is_processing` are there if it is busy with a sequence of who asks.
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct SlotObject {
     /// Its number.
     id: usize,
@@ -27,26 +27,24 @@ pub(crate) struct SlotObject {
     speculative: bool,
     /// Whether it is busy.
     is_processing: bool,
-    /// What it is busy with, if that is the business of who asks.
-    #[serde(flatten)]
-    task: Option<TaskObject>,
-}
-
-/// A sequence that a slot is busy with.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct TaskObject {
-    /// Its number.
-    id_task: u64,
-    /// Tokens of its prompt.
-    n_prompt_tokens: usize,
+    /// The number of its sequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id_task: Option<u64>,
+    /// Tokens of the sequence's prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_prompt_tokens: Option<usize>,
     /// Those that were prefilled.
-    n_prompt_tokens_processed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_prompt_tokens_processed: Option<u64>,
     /// Those that were cached.
-    n_prompt_tokens_cache: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_prompt_tokens_cache: Option<usize>,
     /// How its tokens are drawn.
-    params: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<Value>,
     /// How far it is; one object.
-    next_token: [NextToken; 1],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_token: Option<[NextToken; 1]>,
 }
 
 /// How far a sequence is.
@@ -62,22 +60,25 @@ pub(crate) struct NextToken {
     n_decoded: u64,
 }
 
-impl From<SlotTask> for TaskObject {
-    fn from(task: SlotTask) -> Self {
+impl SlotObject {
+    /// The slot with what it is busy with.
+    fn busy_with(self, task: &SlotTask) -> Self {
         let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let most = task.settings.max_tokens.map(i64::from);
         Self {
-            id_task: task.id,
-            n_prompt_tokens: task.prompt_len,
-            n_prompt_tokens_processed: task.prefilled,
-            n_prompt_tokens_cache: task.cached,
-            params: settings(&task.settings),
-            next_token: [NextToken {
+            speculative: task.speculative,
+            id_task: Some(task.id),
+            n_prompt_tokens: Some(task.prompt_len),
+            n_prompt_tokens_processed: Some(task.prefilled),
+            n_prompt_tokens_cache: Some(task.cached),
+            params: Some(settings(&task.settings)),
+            next_token: Some([NextToken {
                 has_next_token: true,
                 has_new_line: task.has_new_line,
                 n_remain: most.map_or(-1, |most| most.saturating_sub(count(task.decoded))),
                 n_decoded: task.decoded,
-            }],
+            }]),
+            ..self
         }
     }
 }
@@ -108,14 +109,16 @@ pub(crate) async fn slots(
     if fails_if_busy(&uri) && tasks.iter().all(Option::is_some) {
         return Err(ApiError::no_slot());
     }
-    let drafts = !service.drafts.drafters.is_empty();
+    let speculative = !service.drafts.drafters.is_empty();
     let may_see = |task: &SlotTask| app.tenants.is_empty() || task.client == caller.client;
-    let object = |(id, task): (usize, Option<SlotTask>)| SlotObject {
-        id,
-        n_ctx: service.context_len,
-        speculative: task.as_ref().filter(|it| may_see(it)).map_or(drafts, |it| it.speculative),
-        is_processing: task.is_some(),
-        task: task.filter(may_see).map(TaskObject::from),
+    let object = |(id, task): (usize, Option<SlotTask>)| {
+        let is_processing = task.is_some();
+        let n_ctx = service.context_len;
+        let slot = SlotObject { id, n_ctx, speculative, is_processing, ..SlotObject::default() };
+        match task.filter(may_see) {
+            Some(task) => slot.busy_with(&task),
+            None => slot,
+        }
     };
     Ok(Json(tasks.into_iter().enumerate().map(object).collect()))
 }

@@ -7,6 +7,7 @@ mod bodies;
 mod chat;
 mod completions;
 mod constraints;
+mod embeddings;
 mod infill;
 mod lenient;
 mod load;

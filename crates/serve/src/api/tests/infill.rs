@@ -133,6 +133,7 @@ async fn what_is_wrong_with_a_gap_is_said() {
         (json!({ "input_prefix": "a" }), "input_suffix"),
         (gap(json!({ "prompt": ["a"] })), "prompt"),
         (gap(json!({ "input_prefix": 5 })), "input_prefix"),
+        (gap(json!({ "input_suffix": ["a", 102] })), "input_suffix"),
         (gap(json!({ "input_extra": {} })), "input_extra"),
         (gap(json!({ "input_extra": [{}] })), "input_extra[0].text"),
         (gap(json!({ "input_extra": [{ "filename": "a" }] })), "input_extra[0].text"),

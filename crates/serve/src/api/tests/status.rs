@@ -143,6 +143,7 @@ async fn the_document_describes_every_path_there_is() {
         document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
     // Other names of documented paths, the page, and the document.
     let beside = ["/", "/favicon.ico", "/v1/health", "/readyz", "/loads", "/openapi.json"];
+    let beside = [&beside[..], &["/reranking", "/v1/reranking"]].concat();
     // `/completions`, beside, is documented as OpenAI's with a prefix and as `/completion` without.
     let source = include_str!("../../api.rs");
     let routes = source.split(".route(\"").skip(1).map(|it| it.split('"').next().unwrap());
