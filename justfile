@@ -179,7 +179,7 @@ tenants *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/tenants.py {{ args }}
 
-# How fast prompts are read, by the formats of the KV cache, ten minutes of an idle machine: writes bench/serve/prefill.md.
+# How fast prompts are read, by the formats of the KV cache, six minutes of an idle machine: writes bench/serve/prefill.md.
 prefill *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/prefill.py {{ args }}

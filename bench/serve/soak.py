@@ -26,7 +26,7 @@ import clients
 import server
 
 TARGET, DRAFT = "SmolLM2-135M-Instruct.Q8_0.gguf", "SmolLM2-135M-Instruct.Q4_0.gguf"
-# No embedding model is small enough to be had for a test; any model's rows have a mean.
+# Any model's rows have a mean, so this one embeds too.
 EMBEDDING = "SmolLM2-135M-Instruct.Q4_0.gguf"
 SLOTS, QUEUE, CONTEXT_LEN = 4, 16, 1024
 TIMEOUT_S, READ_TIMEOUT_S, GRACE_S = 60, 5, 30
