@@ -401,7 +401,7 @@ def main() -> int:
     parser.add_argument("more", nargs="*", help="further flags of the server, after --")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="the report's folder")
     given = parser.parse_args()
-    log = Path.home() / ".cache/forerun/soak.log"
+    log = Path.home() / f".cache/forerun/{given.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     under_test = server.Server("forerun", server.forerun(*flags(given), *given.more), log)
     print(f"about {given.minutes + 3:.0f} minutes; the server's log is {log}", flush=True)
