@@ -161,10 +161,10 @@ answers *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/answers.py {{ args }}
 
-# Half an hour at capacity with clients that misbehave: writes bench/serve/soak.md. For a draft head:
-# `just soak --target SmolLM2-135M-Instruct.Q4_1.gguf --draft SmolLM2-135M-Instruct.eagle3.gguf --name soak-head \
+# For a draft head: `just soak --target SmolLM2-135M-Instruct.Q4_1.gguf --draft SmolLM2-135M-Instruct.eagle3.gguf --name soak-head \
 # -- --spec-adaptive off --spec-draft-n-max 2`. For gaps and reranking, with models of random weights that have tokens for them:
 # `just soak --target zoo/llama-infill.gguf --draft "" --embedding zoo/bert-reranker.gguf --ranks --name soak-gaps`.
+# Half an hour at capacity with clients that misbehave: writes bench/serve/soak.md.
 soak *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/soak.py {{ args }}

@@ -53,7 +53,7 @@ class Pair(NamedTuple):
 
 PAIRS = [
     Pair("Qwen2.5-Coder 1.5B with SmolLM2 135M", "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf", "SmolLM2-135M-Instruct.Q4_0.gguf", 8, None),
-    Pair("a target 10 times as large as its draft model", "SmolLM2-widened-x16.Q4_0.gguf", "SmolLM2-pruned-14+13.gguf", 8, 60),
+    Pair("SmolLM2 widened to 10 times its size, with 27 of its 30 blocks", "SmolLM2-widened-x16.Q4_0.gguf", "SmolLM2-pruned-14+13.gguf", 8, 60),
     Pair("SmolLM2 135M with 27 of its 30 blocks", "SmolLM2-135M-Instruct.Q8_0.gguf", "SmolLM2-pruned-14+13.gguf", 5, 40),
 ]
 
