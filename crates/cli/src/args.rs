@@ -45,9 +45,9 @@ pub(crate) fn written_out(
     argv: impl IntoIterator<Item = OsString>,
     command: &mut Command,
 ) -> Result<Vec<OsString>, clap::Error> {
-    let valued = valued_flags(command);
-    let mut argv = argv.into_iter();
+    let mut argv = argv.into_iter().peekable();
     let mut out: Vec<OsString> = argv.next().into_iter().collect();
+    let valued = valued_flags(command, argv.peek().and_then(|name| name.to_str()));
     let mut is_value = false;
     while let Some(argument) = argv.next() {
         let text = argument.to_str().filter(|text| !is_value && text.starts_with('-'));
@@ -84,10 +84,13 @@ fn long(short: &str, command: &mut Command) -> Result<&'static str, clap::Error>
     })
 }
 
-/// The flags that take a value, those of all subcommands too, as they are typed.
-fn valued_flags(command: &Command) -> HashSet<String> {
+/// The flags that take a value, as they are typed: those of the program and of the subcommand, or of all of
+/// them if none is named. One may take a value in one subcommand and none in another.
+fn valued_flags(command: &Command, subcommand: Option<&str>) -> HashSet<String> {
     let mut flags = HashSet::new();
-    let subcommands = command.get_subcommands().flat_map(Command::get_arguments);
+    let named = subcommand.and_then(|name| command.find_subcommand(name));
+    let asked = |other: &&Command| named.is_none_or(|it| it.get_name() == other.get_name());
+    let subcommands = command.get_subcommands().filter(asked).flat_map(Command::get_arguments);
     for argument in command.get_arguments().chain(subcommands) {
         if argument.get_action().takes_values() {
             let longs = argument.get_long_and_visible_aliases().unwrap_or_default();

@@ -20,6 +20,14 @@ fn short_flags_of_several_letters_are_written_out() {
 }
 
 #[test]
+fn what_takes_a_value_in_another_subcommand_takes_none_here() {
+    let line = "forerun generate --json -md b";
+    assert_eq!(rewritten(line).unwrap().join(" "), "forerun generate --json --model-draft b");
+    let line = "forerun bench --json -md";
+    assert_eq!(rewritten(line).unwrap().join(" "), line);
+}
+
+#[test]
 fn values_stay_as_they_are() {
     for line in [
         "forerun generate -p -md -n 3",
