@@ -118,7 +118,7 @@ struct TextFlags {
     tasks: Vec<String>,
     /// File with prompts to use instead: each line is a prompt, or a JSON object with "prompt" or
     /// "messages" and optionally "task", "id", "prediction", the text that the output is an edited
-    /// version of, and "ends", whether the output ends by itself
+    /// version of, and "ends", whether the output ends by itself; or one of serve --record-prompts
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Prompts per task [default: as many as the time allows, at most 8; 2 with --url]

@@ -178,6 +178,7 @@ impl Run<'_> {
     }
 
     fn server(&self, subject: &ServerSubject) -> Result<Certificate> {
+        prompts::check_for_server(self.prompts)?;
         let until = self.config.limits.limit.at(1.0);
         let (on, off) = subject.clients()?;
         let (on_body, off_body) = subject.bodies();

@@ -15,6 +15,9 @@ pub struct Prompt {
     pub task: String,
     /// What is asked: a message, and perhaps a conversation before it.
     pub messages: Vec<Message>,
+    /// Whether the text of its one message is in the model's chat format already, as `forerun serve`
+    /// records it.
+    pub rendered: bool,
     /// What the output is an edited version of, if it is one.
     pub original: Option<String>,
     /// Whether the output ends by itself: what came after an edit would be no edit.
@@ -28,6 +31,7 @@ impl Prompt {
             id: String::new(),
             task: String::new(),
             messages: vec![Message::new("user", text)],
+            rendered: false,
             original: None,
             ends: false,
         }
@@ -74,8 +78,8 @@ pub fn field() -> Vec<Prompt> {
     lines.map(|line| read(line, 0).expect("the built-in prompts are right")).collect()
 }
 
-/// The prompts of a file: on each line a JSON object with "prompt" or "messages", perhaps "task",
-/// "id", "prediction" and "ends", or a prompt as it is.
+/// The prompts of a file: on each line a JSON object with "prompt", "messages" or "rendered_prompt",
+/// perhaps "task", "id", "prediction" and "ends", or a prompt as it is.
 ///
 /// # Errors
 /// Where the file cannot be read or has none.
@@ -104,7 +108,8 @@ fn read(line: &str, number: usize) -> Result<Prompt> {
     }
     let object: serde_json::Value = serde_json::from_str(line)?;
     let field = |name: &str| object.get(name).and_then(serde_json::Value::as_str);
-    let messages = match (field("prompt"), object.get("messages")) {
+    let rendered = field("rendered_prompt");
+    let messages = match (rendered.or(field("prompt")), object.get("messages")) {
         (Some(text), _) => vec![Message::new("user", text)],
         (None, Some(messages)) => serde_json::from_value(messages.clone())?,
         (None, None) => Vec::new(),
@@ -118,6 +123,7 @@ fn read(line: &str, number: usize) -> Result<Prompt> {
         id: field("id").map_or_else(|| number.to_string(), str::to_owned),
         task: field("task").unwrap_or("prompts").to_owned(),
         messages,
+        rendered: rendered.is_some(),
         ends: ends.unwrap_or(original.is_some()),
         original,
     })
@@ -132,10 +138,25 @@ pub fn in_chat_format(prompts: &[Prompt], template: Option<&str>) -> Result<Vec<
         return Ok(prompts.iter().map(Prompt::text).collect());
     };
     let template = ChatTemplate::new(source, None, None).map_err(Error::Chat)?;
-    let render = |prompt: &Prompt| {
-        template.render(&prompt.messages, &ChatOptions::default()).map_err(Error::Chat)
+    let render = |prompt: &Prompt| match prompt.rendered {
+        true => Ok(prompt.text()),
+        false => template.render(&prompt.messages, &ChatOptions::default()).map_err(Error::Chat),
     };
     prompts.iter().map(render).collect()
+}
+
+/// Refuses prompts that a server would render again.
+///
+/// # Errors
+/// Where one is in a model's chat format already.
+pub(crate) fn check_for_server(prompts: &[Prompt]) -> Result<()> {
+    match prompts.iter().find(|prompt| prompt.rendered) {
+        None => Ok(()),
+        Some(prompt) => Err(Error::refused(format!(
+            "prompt {} is a \"rendered_prompt\", which is for models: a server takes \"messages\"",
+            prompt.id
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -158,6 +179,19 @@ mod tests {
         let error = read(r#"{"text": "Hi"}"#, 3).unwrap_err().to_string();
         assert!(error.contains("\"prompt\""), "{error}");
         assert!(read("{", 3).is_err());
+    }
+
+    #[test]
+    fn what_a_server_recorded_is_not_rendered_again() {
+        let recorded = read(r#"{"rendered_prompt": "<user>Hi<end>"}"#, 3).unwrap();
+        let written = read(r#"{"prompt": "Hi"}"#, 4).unwrap();
+        let template = Some("<user>{{ messages[0].content }}<end>");
+        let both = [recorded, written];
+        assert_eq!(in_chat_format(&both, template).unwrap(), ["<user>Hi<end>"; 2]);
+        assert_eq!(in_chat_format(&both, None).unwrap(), ["<user>Hi<end>", "Hi"]);
+        check_for_server(&both[1..]).unwrap();
+        let refused = check_for_server(&both).unwrap_err().to_string();
+        assert!(refused.contains("prompt 3 is a \"rendered_prompt\""), "{refused}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use forerun_decode::{
 
 use crate::audit::AuditLog;
 use crate::embedding::EmbeddingModel;
+use crate::record::PromptFile;
 use crate::tenants::TenantConfig;
 use crate::trace::TraceConfig;
 
@@ -91,6 +92,8 @@ pub struct HostConfig {
     pub timeout: Duration,
     /// Whether prompts are logged.
     pub log_prompts: bool,
+    /// Where prompts are recorded, if anywhere.
+    pub record_prompts: Option<Arc<PromptFile>>,
     /// Whether the text of a control token in a message becomes that token.
     pub parse_special: bool,
 }

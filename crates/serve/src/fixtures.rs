@@ -100,6 +100,7 @@ pub(crate) fn config(queue_max: usize) -> HostConfig {
         queue_max,
         timeout: Duration::from_secs(60),
         log_prompts: false,
+        record_prompts: None,
         parse_special: false,
     }
 }

@@ -172,6 +172,9 @@ impl Host {
     pub fn stop(self) {
         let Self { service, thread } = self;
         service.abort.store(true, Ordering::Relaxed);
+        if let Some(recorder) = &service.recorder {
+            recorder.flush();
+        }
         // The thread ends once nobody can send it a sequence.
         drop(service);
         if thread.join().is_err() {

@@ -5,7 +5,7 @@
 //!
 //! 1. `request`, `event`, `error`: a prepared request with its sequences, what the engine's thread
 //!    reports of them, and what can go wrong.
-//! 2. `worker`, `queue`, `slots`, `board`, `admission`, `tenants`, `forms`, `metrics`: scheduling and decoding.
+//! 2. `worker`, `queue`, `slots`, `board`, `admission`, `tenants`, `forms`, `metrics`, `record`: scheduling and decoding.
 //! 3. `service`, `prepare`, `response`: admits a request, decides its defaults, follows its sequences.
 //! 4. [`Host`]: the same for front ends other than HTTP. `api`: HTTP, JSON and status codes.
 //! 5. [`Server`]: listens, serves, and stops.
@@ -32,6 +32,7 @@ mod metrics;
 mod permits;
 mod prepare;
 mod queue;
+mod record;
 mod request;
 mod response;
 mod serve;
@@ -48,6 +49,7 @@ pub use config::{DraftDefaults, Engine, HostConfig, KeepGates, ModelInfo, Origin
 pub use embedding::EmbeddingModel;
 pub use error::ServeError;
 pub use host::{Host, HostError, HostLoad, TokenChunk, TokenRequest, TokenStream};
+pub use record::PromptFile;
 pub use serve::Server;
 pub use tenants::{Priority, TenantConfig, TenantLimits};
 pub use trace::{EndpointError, TraceConfig, TraceEndpoint};

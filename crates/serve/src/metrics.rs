@@ -75,6 +75,30 @@ impl Skipped {
     }
 }
 
+/// Why a prompt was not recorded by a server that records prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unrecorded {
+    /// The request said so.
+    OptedOut,
+    /// No text is tokenized to its tokens.
+    NoText,
+    /// Too many wait to be written.
+    QueueFull,
+    /// The file is full, or could not be written.
+    Stopped,
+}
+
+impl Unrecorded {
+    fn name(self) -> &'static str {
+        match self {
+            Self::OptedOut => "opted_out",
+            Self::NoText => "no_text",
+            Self::QueueFull => "queue_full",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -99,6 +123,8 @@ pub(crate) struct Metrics {
     form_queries: Counter,
     form_hits: Counter,
     form_seconds: Histogram,
+    recorded: Counter,
+    unrecorded: Family<Reason, Counter>,
     drafts: Counter,
     draft_tokens: Counter,
     accepted_tokens: Counter,
@@ -171,6 +197,8 @@ impl Metrics {
             form_queries: Counter::default(),
             form_hits: Counter::default(),
             form_seconds: latencies(),
+            recorded: Counter::default(),
+            unrecorded: Family::default(),
             drafts: Counter::default(),
             draft_tokens: Counter::default(),
             accepted_tokens: Counter::default(),
@@ -252,6 +280,12 @@ impl Metrics {
             "forerun:grammar_compilation_seconds",
             "Time to compile a schema or grammar",
             self.form_seconds.clone(),
+        );
+        all.register("forerun:prompts_recorded", "Prompts written to disk", self.recorded.clone());
+        all.register(
+            "forerun:prompts_unrecorded",
+            "Prompts that were not, though the server records prompts, by reason",
+            self.unrecorded.clone(),
         );
     }
 
@@ -337,6 +371,16 @@ impl Metrics {
     /// A request was refused.
     pub(crate) fn refused(&self, status: u16) {
         self.refused.get_or_create(&Reason { reason: status.to_string() }).inc();
+    }
+
+    /// A prompt was recorded.
+    pub(crate) fn recorded_prompt(&self) {
+        self.recorded.inc();
+    }
+
+    /// A prompt was not recorded, though others are.
+    pub(crate) fn left_prompt_out(&self, reason: Unrecorded) {
+        self.unrecorded.get_or_create(&Reason { reason: reason.name().to_owned() }).inc();
     }
 
     /// A form was looked up among those compiled.

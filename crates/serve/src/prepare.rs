@@ -54,7 +54,7 @@ impl Service {
         let prompts = std::mem::take(&mut parameters.prompts);
         self.check_prompts(&prompts)?;
         let ends = self.ends(&parameters, &settings.stop)?;
-        let RequestParameters { n, form, calls, cache, .. } = parameters;
+        let RequestParameters { n, form, calls, cache, recordable, .. } = parameters;
         let choices = n * prompts.len();
         let prediction = self.prediction(parameters.prediction.as_deref())?;
         let seeded = parameters.seed.is_some();
@@ -116,7 +116,17 @@ impl Service {
             drafting,
             settings,
         };
-        Ok(PreparedRequest { sequences, form, calls, permit, events, deadline, summary, reports })
+        Ok(PreparedRequest {
+            sequences,
+            form,
+            calls,
+            permit,
+            events,
+            deadline,
+            summary,
+            recordable,
+            reports,
+        })
     }
 
     /// How the tokens of a request are drawn, and where its output ends.

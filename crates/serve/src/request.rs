@@ -100,6 +100,8 @@ pub(crate) struct PreparedRequest {
     pub(crate) deadline: Instant,
     /// What a response says of the request.
     pub(crate) summary: RequestSummary,
+    /// Whether its prompts may be recorded.
+    pub(crate) recordable: bool,
     /// What is told of it.
     pub(crate) reports: Reports,
 }

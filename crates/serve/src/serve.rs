@@ -110,6 +110,9 @@ impl Server {
         if let Some(embeddings) = &service.embeddings {
             embeddings.stop();
         }
+        if let Some(recorder) = &service.recorder {
+            recorder.flush();
+        }
         if thread.join().is_err() || served.is_err() {
             tracing::error!("a thread panicked");
         }

@@ -18,6 +18,7 @@ use crate::embedding::Embeddings;
 use crate::error::{Failure, RequestError, ServeError};
 use crate::forms::Forms;
 use crate::metrics::Metrics;
+use crate::record::PromptRecorder;
 use crate::request::{Caller, PreparedRequest, SequenceRequest};
 use crate::tenants::Tenants;
 use crate::worker::{CacheWatch, Worker};
@@ -54,6 +55,8 @@ pub(crate) struct Service {
     pub(crate) worker: WorkerSender,
     /// Embeds texts or scores documents, if there is a model for that.
     pub(crate) embeddings: Option<Embeddings>,
+    /// Records prompts, if they are recorded.
+    pub(crate) recorder: Option<PromptRecorder>,
     pub(crate) admission: Admission,
     /// Set when no more requests are accepted.
     pub(crate) stopping: AtomicBool,
@@ -132,6 +135,10 @@ impl Service {
             false => SpecialTokens::of(&*tokenizer),
         };
         let forms = Forms::start(&grammar, Arc::clone(&metrics)).map_err(ServeError::Threads)?;
+        let recorder = config
+            .record_prompts
+            .clone()
+            .map(|file| PromptRecorder::start(file, Arc::clone(&tokenizer), Arc::clone(&metrics)));
         let service = Self {
             config,
             specials,
@@ -153,6 +160,7 @@ impl Service {
             tenants,
             worker: WorkerSender::new(sender),
             embeddings: embeddings.transpose()?,
+            recorder: recorder.transpose().map_err(ServeError::Threads)?,
             admission,
             stopping: false.into(),
             abort: worker.abort(),

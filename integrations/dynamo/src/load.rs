@@ -116,6 +116,7 @@ impl ModelFlags {
             queue_max: self.max_queued_requests,
             timeout: Duration::from_secs(24 * 3600),
             log_prompts: false,
+            record_prompts: None,
             parse_special: false,
         };
         Ok(Host::start(engine, config, Some(Box::new(watch)))?)

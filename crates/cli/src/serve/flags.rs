@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use forerun_llama::Pooling;
-use forerun_serve::{AuditLog, HostConfig, Origins, ServeConfig, TraceConfig, TraceEndpoint};
+use forerun_serve::{
+    AuditLog, HostConfig, Origins, PromptFile, ServeConfig, TraceConfig, TraceEndpoint,
+};
 
 use crate::tenants;
 
@@ -114,6 +116,17 @@ pub(super) struct ServingFlags {
     /// File to append a JSON line for each request to, without its content; - for standard error
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
+    /// File to append the prompts of requests to, a JSON line each, to train a draft model with
+    ///
+    /// It has no answers, keys, headers or addresses, and is readable by its owner alone. Prompts are kept until
+    /// you delete it. A request with "store": false is not recorded. Servers with more than one API key or
+    /// tenant do not record.
+    #[arg(long, value_name = "FILE")]
+    record_prompts: Option<PathBuf>,
+    /// Maximum number of prompts in the file of --record-prompts; then recording stops
+    #[arg(long, value_name = "N", default_value_t = 10_000, requires = "record_prompts")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    record_prompts_max: u32,
     /// URL of a collector that takes traces of requests by OTLP over HTTP, such as
     /// http://localhost:4318/v1/traces
     ///
@@ -198,6 +211,7 @@ impl ServingFlags {
             queue_max: self.max_queued_requests,
             timeout: Duration::from_secs(self.timeout.min(YEAR_S)),
             log_prompts: self.log_prompts,
+            record_prompts: self.record(api_keys.len() + tenants.len())?,
             parse_special: false,
         };
         Ok(ServeConfig {
@@ -232,6 +246,20 @@ impl ServingFlags {
                 .with_context(|| format!("--audit-log: cannot write {}", path.display()))?,
         };
         Ok(Some(Arc::new(log)))
+    }
+
+    /// Where prompts are recorded, by a server for so many tenants.
+    fn record(&self, tenants: usize) -> anyhow::Result<Option<Arc<PromptFile>>> {
+        let Some(path) = &self.record_prompts else { return Ok(None) };
+        // The speed of a draft model that learned from all would tell each what others asked.
+        anyhow::ensure!(
+            tenants <= 1,
+            "--record-prompts: the prompts of {tenants} API keys or tenants would be in one file; \
+             expected at most one: leave it out, or run a server for each"
+        );
+        let file = PromptFile::append(path, self.record_prompts_max as usize)
+            .with_context(|| format!("--record-prompts: cannot write {}", path.display()))?;
+        Ok(Some(Arc::new(file)))
     }
 
     /// Pages that may use the server from a browser.

@@ -53,3 +53,22 @@ fn slots_are_shown_unless_told_otherwise() {
         assert_eq!(serving(line).config().unwrap().slots, shown, "{line}");
     }
 }
+
+#[test]
+fn prompts_are_recorded_for_one_tenant_who_asks_for_it() {
+    let file = std::env::temp_dir().join(format!("forerun-prompts-{}", std::process::id()));
+    let record = |more: &str| {
+        let flags = serving(&format!("--record-prompts {} {more}", file.display()));
+        flags.config().map(|config| config.host.record_prompts.is_some())
+    };
+    assert!(serving("--api-key a --api-key b").config().unwrap().host.record_prompts.is_none());
+    let refused = record("--api-key a --api-key b").unwrap_err().to_string();
+    assert!(refused.contains("the prompts of 2 API keys or tenants"), "{refused}");
+    assert!(!file.exists(), "a server that does not start records nothing");
+    for line in ["", "--api-key a", "--record-prompts-max 5"] {
+        assert!(record(line).unwrap(), "{line}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    let unwritable = serving("--record-prompts /").config().err().unwrap().to_string();
+    assert!(unwritable.contains("--record-prompts: cannot write /"), "{unwritable}");
+}

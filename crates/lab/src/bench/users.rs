@@ -18,7 +18,7 @@ use crate::cancellation::Cancellation;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::observer::Observer;
-use crate::prompts::Prompt;
+use crate::prompts::{Prompt, check_for_server};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -58,6 +58,7 @@ impl Users {
     /// # Errors
     /// Where it cannot be reached, or refuses.
     pub(super) fn meet(address: Address, prompts: Vec<Prompt>) -> Result<Self> {
+        check_for_server(&prompts)?;
         let client = |url: &String| {
             let client = Client::new(url, address.key.clone(), LIMIT)?;
             Ok::<_, Error>(address.until.map_or(client.clone(), |until| client.until(until)))

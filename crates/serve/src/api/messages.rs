@@ -70,6 +70,8 @@ pub(crate) struct MessagesRequest {
     seed: Option<i64>,
     /// Divides the prefix cache, as for chat completions.
     cache_salt: Option<String>,
+    /// Whether anything is stored, as for chat completions.
+    store: Option<bool>,
 }
 
 /// Continues a conversation, by Anthropic's Messages API.

@@ -113,6 +113,8 @@ impl ApiRequest {
                 shared: fields.cache_prompt.unwrap_or(true),
                 salt: fields.cache_salt.map(Arc::from),
             },
+            // OpenAI's word for it: whether a request is stored to train other models with.
+            recordable: fields.store != Some(false),
         };
         let request = service.prepare(admitted, parameters)?;
         Ok(Self { model, options, request })

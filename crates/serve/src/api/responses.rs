@@ -57,7 +57,7 @@ pub(crate) struct ResponsesRequest {
     text: Option<Value>,
     /// `effort`: how much the model is to reason.
     reasoning: Option<Value>,
-    /// Whether the response is stored. It never is.
+    /// Whether the response is stored. It never is. If false, the prompt is not recorded either.
     store: Option<bool>,
     /// Refused: no response is stored.
     previous_response_id: Option<String>,

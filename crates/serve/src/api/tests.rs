@@ -15,6 +15,7 @@ mod lossy;
 mod messages;
 mod native;
 mod parameters;
+mod record;
 mod responses;
 mod slots;
 mod status;

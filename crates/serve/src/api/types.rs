@@ -139,7 +139,7 @@ macro_rules! request {
             /// Notes of the client. Ignored.
             #[allow(dead_code, reason = "clients may send it")]
             pub(crate) metadata: Option<Value>,
-            /// Whether the response is stored. It never is.
+            /// Whether the response is stored. It never is. If false, the prompt is not recorded either.
             pub(crate) store: Option<bool>,
         }
 

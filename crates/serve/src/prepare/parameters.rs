@@ -45,6 +45,8 @@ pub(crate) struct RequestParameters {
     pub(crate) resume_token_ids: Option<Vec<u32>>,
     /// How the prefix cache is used.
     pub(crate) cache: CachePolicy,
+    /// Whether the prompts may be recorded.
+    pub(crate) recordable: bool,
 }
 
 impl RequestParameters {
@@ -68,6 +70,7 @@ impl RequestParameters {
             speculative: SpeculativeParameters::default(),
             resume_token_ids: None,
             cache: CachePolicy { shared: true, salt: None },
+            recordable: true,
         }
     }
 }

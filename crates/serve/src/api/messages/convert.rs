@@ -60,6 +60,7 @@ impl MessagesRequest {
         set(&mut chat, "speculative", self.speculative);
         set(&mut chat, "seed", self.seed);
         set(&mut chat, "cache_salt", self.cache_salt);
+        set(&mut chat, "store", self.store);
         read_value(chat)
     }
 }

@@ -15,7 +15,7 @@ impl ResponsesRequest {
     /// # Errors
     /// If an item cannot be read, or needs what is not stored; the message names it.
     pub(super) fn into_chat(self, notes: &Notes) -> Result<ChatRequest, ApiError> {
-        self.check_support(notes)?;
+        self.check_support()?;
         let mut messages = Messages::default();
         if let Some(instructions) = &self.instructions {
             messages.push(json!({ "role": "system", "content": instructions }));
@@ -54,10 +54,11 @@ impl ResponsesRequest {
         set(&mut chat, "speculative", self.speculative);
         set(&mut chat, "seed", self.seed);
         set(&mut chat, "cache_salt", self.cache_salt);
+        set(&mut chat, "store", self.store);
         read_value(chat)
     }
 
-    fn check_support(&self, notes: &Notes) -> Result<(), ApiError> {
+    fn check_support(&self) -> Result<(), ApiError> {
         let stored = "no response is stored here: send the whole conversation as `input`";
         if self.previous_response_id.is_some() {
             return Err(ApiError::field("previous_response_id", stored));
@@ -68,9 +69,6 @@ impl ResponsesRequest {
         if self.background == Some(true) {
             let message = "a response is made while its request waits: leave `background` out";
             return Err(ApiError::field("background", message));
-        }
-        if self.store == Some(true) {
-            notes.ignore("store", "no response is stored here: set `store` to false")?;
         }
         Ok(())
     }
