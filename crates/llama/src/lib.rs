@@ -11,6 +11,7 @@ mod gguf;
 mod head;
 mod layout;
 mod model;
+mod model_file;
 mod options;
 mod quantize;
 mod setup;
@@ -24,6 +25,7 @@ pub use engine::LlamaEngine;
 pub use gguf::Header;
 pub use head::LlamaHead;
 pub use model::{HeadKind, LoadError, Model};
+pub use model_file::{ModelFile, Tensor, WriteError};
 pub use options::{
     CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode, ModelOptions, Progress,
     UnknownName,

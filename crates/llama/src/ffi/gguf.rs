@@ -64,6 +64,83 @@ impl Source {
         Some(unsafe { std::slice::from_raw_parts(data.cast(), count) }.to_vec())
     }
 
+    /// A number that is an `f32`.
+    pub(crate) fn float(&self, key: &str) -> Option<f32> {
+        let id = self.find(key)?;
+        // SAFETY: `id` is a key of the file.
+        let kind = unsafe { sys::gguf_get_kv_type(self.raw.as_ptr(), id) };
+        // SAFETY: the value is of this type.
+        (kind == sys::GGUF_TYPE_FLOAT32)
+            .then(|| unsafe { sys::gguf_get_val_f32(self.raw.as_ptr(), id) })
+    }
+
+    /// A text.
+    pub(crate) fn text(&self, key: &str) -> Option<String> {
+        let id = self.find(key)?;
+        // SAFETY: `id` is a key of the file.
+        if unsafe { sys::gguf_get_kv_type(self.raw.as_ptr(), id) } != sys::GGUF_TYPE_STRING {
+            return None;
+        }
+        // SAFETY: the value is of this type.
+        let text = unsafe { sys::gguf_get_val_str(self.raw.as_ptr(), id) };
+        // SAFETY: ggml gives a C string that lives as long as the file.
+        Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+
+    /// The names of all tensors, in the file's order.
+    pub(crate) fn tensor_names(&self) -> Vec<String> {
+        // SAFETY: the file is live.
+        let count = unsafe { sys::gguf_get_n_tensors(self.raw.as_ptr()) };
+        let name = |number| {
+            // SAFETY: `number` is below the count.
+            let name = unsafe { sys::gguf_get_tensor_name(self.raw.as_ptr(), number) };
+            // SAFETY: ggml gives a C string that lives as long as the file.
+            unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+        };
+        (0..count).map(name).collect()
+    }
+
+    fn find_tensor(&self, name: &str) -> Option<&sys::ggml_tensor> {
+        let name = CString::new(name).ok()?;
+        // SAFETY: the tensors are live and `name` a C string.
+        let tensor = unsafe { sys::ggml_get_tensor(self.tensors.as_ptr(), name.as_ptr()) };
+        // SAFETY: the tensor is live while the source is, and never written to.
+        NonNull::new(tensor).map(|tensor| unsafe { tensor.as_ref() })
+    }
+
+    /// The sizes of a tensor, the slowest first; none if there is no such tensor.
+    pub(crate) fn tensor_sizes(&self, name: &str) -> Option<Vec<usize>> {
+        let tensor = self.find_tensor(name)?;
+        // SAFETY: the tensor is live.
+        let dimensions = unsafe { sys::ggml_n_dims(tensor) };
+        let sizes = tensor.ne.iter().take(usize::try_from(dimensions).ok()?).rev();
+        sizes.map(|&size| usize::try_from(size).ok()).collect()
+    }
+
+    /// The same with its numbers; none also if its type has none.
+    pub(crate) fn tensor(&self, name: &str) -> Option<(Vec<usize>, Vec<f32>)> {
+        let (from, sizes) = (self.find_tensor(name)?, self.tensor_sizes(name)?);
+        let count: usize = sizes.iter().product();
+        let mut values = vec![0.0_f32; count];
+        if from.type_ == sys::GGML_TYPE_F32 {
+            // SAFETY: a tensor of a file is contiguous and has as many numbers as its sizes say; the
+            // vector is another piece of memory.
+            unsafe {
+                ptr::copy_nonoverlapping(from.data.cast::<f32>(), values.as_mut_ptr(), count)
+            };
+            return Some((sizes, values));
+        }
+        // SAFETY: the type came from ggml, which has traits for each.
+        let traits = NonNull::new(unsafe { sys::ggml_get_type_traits(from.type_) }.cast_mut())?;
+        // SAFETY: ggml's table is never written to and lives as long as the program.
+        let to_float = unsafe { traits.as_ref() }.to_float?;
+        let count = i64::try_from(count).ok()?;
+        // SAFETY: the tensor has `count` numbers of this type, in whole blocks as ggml has checked, and
+        // the vector has room for as many.
+        unsafe { to_float(from.data, values.as_mut_ptr(), count) };
+        Some((sizes, values))
+    }
+
     /// A number that is a `u32`.
     pub(crate) fn number(&self, key: &str) -> Option<u32> {
         let id = self.find(key)?;
@@ -164,6 +241,52 @@ impl<'a> Sink<'a> {
         let key = c_key(key);
         // SAFETY: the file is live and `key` a C string.
         unsafe { sys::gguf_remove_key(self.raw.as_ptr(), key.as_ptr()) };
+    }
+
+    pub(crate) fn set_text(&mut self, key: &str, text: &str) {
+        let (key, text) = (c_key(key), c_key(text));
+        // SAFETY: the file is live and both are C strings, which ggml copies.
+        unsafe { sys::gguf_set_val_str(self.raw.as_ptr(), key.as_ptr(), text.as_ptr()) };
+    }
+
+    /// Adds a tensor of these sizes, the slowest first, as `f32`.
+    ///
+    /// # Panics
+    /// If there are more than four sizes, or another number of values than they say.
+    pub(crate) fn add_floats(&mut self, name: &str, sizes: &[usize], values: &[f32]) {
+        assert!(sizes.len() <= 4, "ggml has at most four dimensions");
+        assert_eq!(
+            sizes.iter().product::<usize>(),
+            values.len(),
+            "as many values as the sizes say"
+        );
+        let ne: Vec<i64> = sizes.iter().rev().map(|&size| size.cast_signed() as i64).collect();
+        // SAFETY: takes nothing and returns a number.
+        let overhead = unsafe { sys::ggml_tensor_overhead() };
+        let params = sys::ggml_init_params {
+            mem_size: size_of_val(values) + 2 * overhead,
+            mem_buffer: ptr::null_mut(),
+            no_alloc: false,
+        };
+        // SAFETY: the parameters are plain numbers.
+        let context = unsafe { sys::ggml_init(params) };
+        let context = NonNull::new(context).expect("there is memory for as much again");
+        self.changed.push(context);
+        let dimensions = i32::try_from(ne.len()).expect("at most four");
+        // SAFETY: the context is live and has room for the tensor; `ne` has that many sizes.
+        let tensor = unsafe {
+            sys::ggml_new_tensor(context.as_ptr(), sys::GGML_TYPE_F32, dimensions, ne.as_ptr())
+        };
+        let tensor = NonNull::new(tensor).expect("there is room for it");
+        let name = c_key(name);
+        // SAFETY: the tensor is live and `name` a C string, which ggml copies.
+        unsafe { sys::ggml_set_name(tensor.as_ptr(), name.as_ptr()) };
+        // SAFETY: the tensor is live.
+        let data = unsafe { tensor.as_ref() }.data.cast::<f32>();
+        // SAFETY: the tensor has room for as many values, in memory of its own.
+        unsafe { ptr::copy_nonoverlapping(values.as_ptr(), data, values.len()) };
+        // SAFETY: both are live; the tensor is until the file is written, as `self` holds it.
+        unsafe { sys::gguf_add_tensor(self.raw.as_ptr(), tensor.as_ptr()) };
     }
 
     /// Adds all tensors of the source; of those that are named, the given rows alone.

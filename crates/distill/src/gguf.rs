@@ -1,0 +1,171 @@
+//! Students from model files, and model files from students.
+//!
+//! Weights are read in whatever format they have and trained in `f32`. Queries and keys of the llama
+//! architecture lie in its files as its rotary embedding wants them, and go out as they came in.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use forerun_llama::{ModelFile, QuantizeType, quantize};
+
+use crate::model::{OUTPUT_NORM, Shape, Student, block_name};
+use crate::ops::Pairs;
+use crate::sealed::beside;
+
+const EMBEDDING: &str = "token_embd.weight";
+const OUTPUT: &str = "output.weight";
+
+/// The sizes of the model in a file.
+///
+/// # Errors
+/// If it has something that is not trained here.
+pub fn shape(file: &ModelFile) -> anyhow::Result<Shape> {
+    let architecture = file.text("general.architecture").unwrap_or_default();
+    let pairs = match &*architecture {
+        "llama" => Pairs::Neighbours,
+        "qwen2" => Pairs::Halves,
+        other => bail!(
+            "{}: a student of the architecture {other} cannot be trained: choose one of llama or qwen2",
+            file.path().display()
+        ),
+    };
+    let key = |name: &str| format!("{architecture}.{name}");
+    let number = |name: &str| {
+        let number = file.number(&key(name)).with_context(|| {
+            format!("{}: it does not state {}", file.path().display(), key(name))
+        })?;
+        anyhow::Ok(number as usize)
+    };
+    let float = |name: &str| file.float(&key(name)).map(f64::from);
+    let (width, heads) = (number("embedding_length")?, number("attention.head_count")?);
+    let head = number("attention.key_length").or_else(|_| {
+        ensure!(heads > 0, "{}: it has no heads", file.path().display());
+        Ok(width / heads)
+    })?;
+    let embedding = file
+        .tensor_sizes(EMBEDDING)
+        .with_context(|| format!("{}: it has no embeddings", file.path().display()))?;
+    let shape = Shape {
+        vocab: embedding[0],
+        width,
+        blocks: number("block_count")?,
+        feed_forward: number("feed_forward_length")?,
+        heads,
+        key_heads: number("attention.head_count_kv")?,
+        head,
+        biased: file.tensor_sizes(&block_name(0, "attn_q.bias")).is_some(),
+        pairs,
+        base: float("rope.freq_base").unwrap_or(10_000.0),
+        epsilon: float("attention.layer_norm_rms_epsilon").unwrap_or(1e-5),
+    };
+    check(file, &shape, &architecture)?;
+    Ok(shape)
+}
+
+/// Looks for what a pass here would leave out, and a pass of llama.cpp would not.
+fn check(file: &ModelFile, shape: &Shape, architecture: &str) -> anyhow::Result<()> {
+    let shown = file.path().display();
+    let key = |name: &str| format!("{architecture}.{name}");
+    let turned = file.number(&key("rope.dimension_count"));
+    ensure!(
+        turned.is_none_or(|turned| turned as usize == shape.head),
+        "{shown}: its rotary embedding turns a part of each head, which is not trained here"
+    );
+    let scaling = file.text(&key("rope.scaling.type"));
+    ensure!(
+        scaling.is_none_or(|kind| kind == "none"),
+        "{shown}: its rotary embedding is scaled, which is not trained here"
+    );
+    let mut known: BTreeSet<String> = shape.tensors().into_iter().map(|(name, _)| name).collect();
+    known.extend([EMBEDDING.to_owned(), OUTPUT.to_owned()]);
+    let there = file.tensor_names();
+    if let Some(other) = there.iter().find(|name| !known.contains(*name)) {
+        bail!("{shown}: it has a tensor {other}, which is not trained here");
+    }
+    for (name, sizes) in shape.tensors() {
+        let found = file.tensor_sizes(&name);
+        ensure!(
+            found.as_ref() == Some(&sizes),
+            "{shown}: {name} has sizes {found:?}; expected {sizes:?}"
+        );
+    }
+    Ok(())
+}
+
+/// The student in a file, with some of its blocks, for sequences of at most `len` tokens.
+///
+/// # Errors
+/// If it has something that is not trained here, or not all of the blocks.
+pub fn student(
+    file: &ModelFile,
+    blocks: Option<&[usize]>,
+    len: usize,
+) -> anyhow::Result<Student<f32>> {
+    let mut shape = shape(file)?;
+    let all: Vec<usize> = (0..shape.blocks).collect();
+    let blocks = blocks.unwrap_or(&all);
+    ensure!(!blocks.is_empty(), "a student needs one block at least");
+    if let Some(block) = blocks.iter().find(|&&block| block >= shape.blocks) {
+        bail!("there is no block {block}: they are numbered from 0 to {}", shape.blocks - 1);
+    }
+    ensure!(blocks.is_sorted_by(|a, b| a < b), "blocks to keep must be in rising order");
+    shape.blocks = blocks.len();
+    let values = |name: &str| {
+        let tensor = file.tensor(name).with_context(|| format!("{name} cannot be read"))?;
+        anyhow::Ok(tensor.values)
+    };
+    let mut weights = Vec::new();
+    for &block in blocks {
+        for part in shape.block_tensors() {
+            weights.push(values(&block_name(block, part))?);
+        }
+    }
+    weights.push(values(OUTPUT_NORM)?);
+    let output = match file.tensor_sizes(OUTPUT) {
+        Some(_) => Some(values(OUTPUT)?),
+        None => None,
+    };
+    Ok(Student::new(shape, values(EMBEDDING)?, output, weights, len))
+}
+
+/// Writes a student to a file of this format, with all else as it is in the file it came from.
+///
+/// # Errors
+/// If there is a file already, or no room on the disk.
+pub fn export(
+    student: &Student<f32>,
+    from: &ModelFile,
+    output: &Path,
+    format: QuantizeType,
+) -> anyhow::Result<()> {
+    ensure!(!output.exists(), "{}: there is a file already", output.display());
+    let (whole, part) = (beside(output, "f32"), beside(output, "part"));
+    for left in [&whole, &part] {
+        // What an earlier run may have left.
+        let _ = fs::remove_file(left);
+    }
+    let result = write_whole(student, from, &whole)
+        .and_then(|()| quantize(&whole, &part, format).map_err(Into::into))
+        .and_then(|()| fs::rename(&part, output).context("the file cannot be moved to its place"));
+    for left in [&whole, &part] {
+        let _ = fs::remove_file(left);
+    }
+    result
+}
+
+fn write_whole(student: &Student<f32>, from: &ModelFile, path: &Path) -> anyhow::Result<()> {
+    let architecture = from.text("general.architecture").unwrap_or_default();
+    let name = from.text("general.name").unwrap_or_default();
+    let blocks = u32::try_from(student.shape().blocks)?;
+    let numbers = [(&*format!("{architecture}.block_count"), blocks)];
+    let name = format!("{name} distilled").trim_start().to_owned();
+    let frozen: Vec<_> = [EMBEDDING, OUTPUT].into_iter().filter_map(|it| from.tensor(it)).collect();
+    let frozen = frozen.iter().map(|it| (&*it.name, &it.sizes[..], &it.values[..]));
+    let names = student.shape().tensors();
+    let trained = names.iter().zip(&student.weights);
+    let trained = trained.map(|((name, sizes), values)| (&**name, &sizes[..], &values[..]));
+    from.write_like(path, &numbers, &[("general.name", &name)], frozen.chain(trained))?;
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! Draft models made for a target: a small model learns the target's rows (DistillSpec,
+//! arXiv 2310.08461), from GGUF files to a GGUF file.
+//!
+//! [`collect`] has the target write, [`rows`] keeps what it wrote and its rows, [`gguf`] makes a student
+//! of a model file or of some of its blocks, [`train`] trains it by a [`loss`], and [`gguf`] writes it.
+//! Passes forward and back are in [`model`], on the processor. The server knows nothing of this crate:
+//! `forerun distill` starts its program.
+
+pub mod collect;
+pub mod gguf;
+pub mod loss;
+pub mod matrix;
+pub mod model;
+pub mod ops;
+pub mod optimizer;
+pub mod rows;
+pub mod sealed;
+pub mod train;

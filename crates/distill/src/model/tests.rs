@@ -1,0 +1,128 @@
+use super::*;
+use crate::loss::{Divergence, Row, compare};
+
+/// Numbers that are spread about zero and the same each time.
+fn numbers(count: usize, seed: f64, spread: f64) -> Vec<f64> {
+    (0..count).map(|at| spread * (12.9898 * (at as f64 + 1.0) + 78.233 * seed).sin()).collect()
+}
+
+fn shape(biased: bool, pairs: Pairs) -> Shape {
+    Shape {
+        vocab: 11,
+        width: 8,
+        blocks: 2,
+        feed_forward: 10,
+        heads: 4,
+        key_heads: 2,
+        head: 4,
+        biased,
+        pairs,
+        base: 100.0,
+        epsilon: 1e-5,
+    }
+}
+
+fn student(shape: Shape, tied: bool) -> Student<f64> {
+    let vocab = shape.vocab * shape.width;
+    let tensors = shape.tensors();
+    let weights = tensors.iter().enumerate().map(|(at, (name, sizes))| {
+        let centre = if name.contains("norm") { 1.0 } else { 0.0 };
+        let count = sizes.iter().product();
+        numbers(count, at as f64 + 1.0, 0.5).into_iter().map(|it| centre + it).collect()
+    });
+    let output = (!tied).then(|| numbers(vocab, 0.7, 1.0));
+    Student::new(shape.clone(), numbers(vocab, 0.3, 1.0), output, weights.collect(), 16)
+}
+
+/// Two sequences of different lengths; the first tokens of each are a prompt.
+fn batch() -> Batch {
+    Batch {
+        tokens: vec![3, 1, 4, 1, 5, 9, 2, 6, 5],
+        lens: vec![5, 4],
+        asked: vec![1, 2, 3, 4, 6, 7, 8],
+    }
+}
+
+fn ask(divergence: Divergence) -> impl Fn(usize, &mut [f64]) -> Measures + Sync {
+    move |at, logits| {
+        let first = u32::try_from(at % 5).unwrap();
+        let row = Row { tokens: &[first, first + 5], shares: &[0.6, 0.25] };
+        compare(divergence, row, logits, 1.0, 1.0)
+    }
+}
+
+fn zeros(student: &Student<f64>) -> Vec<Vec<f64>> {
+    student.weights.iter().map(|it| vec![0.0; it.len()]).collect()
+}
+
+#[test]
+fn gradients_of_all_weights_are_those_of_differences() {
+    for (biased, pairs, tied) in [(false, Pairs::Neighbours, true), (true, Pairs::Halves, false)] {
+        let mut student = student(shape(biased, pairs), tied);
+        let compare = ask(Divergence::Jsd);
+        let mut gradients = zeros(&student);
+        student.learn(&batch(), &compare, &mut gradients);
+        let names = student.shape.tensors();
+        let loss = |student: &Student<f64>| {
+            student.measure(&batch(), &compare).iter().map(|it| it.loss).sum::<f64>()
+        };
+        for tensor in 0..student.weights.len() {
+            for at in 0..student.weights[tensor].len() {
+                let was = student.weights[tensor][at];
+                let mut moved = |by: f64| {
+                    student.weights[tensor][at] = was + by;
+                    loss(&student)
+                };
+                let expected = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+                student.weights[tensor][at] = was;
+                let found = gradients[tensor][at];
+                let gap = (found - expected).abs();
+                assert!(gap < 1e-7, "{} at {at}: {found}, not {expected}", names[tensor].0);
+            }
+            let some = gradients[tensor].iter().any(|it| it.abs() > 1e-9);
+            assert!(some, "{} has no gradient", names[tensor].0);
+        }
+    }
+}
+
+#[test]
+fn a_sequence_s_rows_do_not_depend_on_the_others_of_its_batch() {
+    let student = student(shape(false, Pairs::Neighbours), true);
+    let rows = |batch: &Batch| {
+        let rows = std::sync::Mutex::new(vec![Vec::new(); batch.asked.len()]);
+        let compare = |at: usize, logits: &mut [f64]| {
+            rows.lock().unwrap()[at] = logits.to_vec();
+            Measures::default()
+        };
+        student.measure(batch, &compare);
+        rows.into_inner().unwrap()
+    };
+    let both = rows(&batch());
+    let alone = Batch { tokens: vec![9, 2, 6, 5], lens: vec![4], asked: vec![1, 2, 3] };
+    for (a, b) in both[4..].iter().flatten().zip(rows(&alone).iter().flatten()) {
+        assert!((a - b).abs() < 1e-12, "{a} {b}");
+    }
+    // And no row on tokens that come after it.
+    let short = Batch { tokens: vec![3, 1, 4], lens: vec![3], asked: vec![1, 2] };
+    for (a, b) in both[..2].iter().flatten().zip(rows(&short).iter().flatten()) {
+        assert!((a - b).abs() < 1e-12, "{a} {b}");
+    }
+}
+
+#[test]
+fn the_memory_that_is_stated_is_what_a_pass_keeps() {
+    let student = student(shape(false, Pairs::Neighbours), true);
+    let (batch, mut kept) = (batch(), Vec::new());
+    student.forward(&batch, Some(&mut kept));
+    let numbers: usize = kept
+        .iter()
+        .map(|it| {
+            let heads =
+                it.attended.queries.len() + it.attended.keys.len() + it.attended.values.len();
+            let streams =
+                it.input.len() + it.normed.len() + it.middle.len() + it.middle_normed.len();
+            heads + streams + it.mixed.len() + it.gates.len() + it.ups.len()
+        })
+        .sum();
+    assert_eq!(numbers, student.shape.kept_per_token() * batch.tokens.len());
+}
