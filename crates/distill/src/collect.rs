@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use forerun_decode::{
     Engine, Keep, Output, Rows as WantedRows, Slot, Special, Step, Token, Tokenizer,
 };
@@ -33,6 +33,15 @@ pub struct Running {
     pub stop: Arc<AtomicBool>,
 }
 
+/// What came of it.
+#[derive(Debug)]
+pub struct Collected {
+    /// The texts and their rows.
+    pub rows: Rows,
+    /// How many texts there are in all.
+    pub wanted: usize,
+}
+
 /// A sequence that goes on.
 struct Sequence {
     text: Text,
@@ -41,18 +50,19 @@ struct Sequence {
     ended: bool,
 }
 
-/// Has the target continue the prompts. `told` is told how many texts of how many are done, and how
-/// many tokens were drawn.
+/// Has the target continue the prompts, as far as that is not `done`. `told` is told how many texts of
+/// how many are done, and how many tokens were drawn. If it is stopped, there are fewer texts than
+/// [`Collected::wanted`].
 ///
 /// # Errors
 /// If the target cannot be loaded or fails, or no prompt is short enough.
 pub fn collect(
-    target: &Path,
-    prompts: &[Prompt],
+    (target, prompts): (&Path, &[Prompt]),
     settings: Settings,
+    done: Vec<Text>,
     running: &Running,
     told: &mut dyn FnMut(usize, usize, usize),
-) -> anyhow::Result<Rows> {
+) -> anyhow::Result<Collected> {
     let model = Model::load(ModelOptions::new(target))?;
     let options = EngineOptions {
         context_len: Some(NonZeroU32::try_from(u32::try_from(settings.len)?)?),
@@ -63,21 +73,22 @@ pub fn collect(
     };
     let mut engine = LlamaEngine::new(&model, &options)?;
     let mut waiting = texts(&model, prompts, &settings)?;
-    let count = waiting.len();
-    let slots = running.slots.get() as usize;
-    let mut slots: Vec<Option<Sequence>> = (0..slots).map(|_| None).collect();
-    let (mut output, mut texts, mut drawn) = (Output::default(), Vec::with_capacity(count), 0);
+    let wanted = waiting.len();
+    waiting.retain(|it| done.iter().all(|done| done.id != it.text.id));
+    let mut slots: Vec<Option<Sequence>> = (0..running.slots.get()).map(|_| None).collect();
+    let (mut output, mut texts, mut drawn) = (Output::default(), done, 0);
     loop {
         for slot in slots.iter_mut().filter(|slot| slot.is_none()) {
             *slot = waiting.pop_front();
         }
-        if slots.iter().all(Option::is_none) {
+        let stopped = || running.stop.load(Ordering::Relaxed);
+        if stopped() || slots.iter().all(Option::is_none) {
             break;
         }
-        if running.stop.load(Ordering::Relaxed) {
-            bail!("stopped before all texts were there: nothing was kept");
+        match pass(&mut engine, &mut slots, &mut output) {
+            Err(_) if stopped() => break,
+            passed => passed?,
         }
-        pass(&mut engine, &mut slots, &mut output)?;
         let mut going: Vec<&mut Sequence> = slots.iter_mut().flatten().collect();
         drawn += going.len();
         going.par_iter_mut().enumerate().for_each(|(row, sequence)| {
@@ -86,11 +97,13 @@ pub fn collect(
         for slot in &mut slots {
             if let Some(ended) = slot.take_if(|it| it.ended) {
                 texts.push(ended.text);
-                told(texts.len(), count, drawn);
+                told(texts.len(), wanted, drawn);
             }
         }
     }
-    Ok(Rows { settings, texts })
+    // In an order that does not depend on which ended first.
+    texts.sort_unstable_by_key(|text| text.id);
+    Ok(Collected { rows: Rows { settings, texts }, wanted })
 }
 
 /// A pass over the newest tokens of all sequences, and the prompts of new ones.
@@ -155,8 +168,10 @@ fn texts(
     );
     shuffle(&mut tokenized, settings.seed);
     let mut seeds = Philox::new(settings.seed ^ 0x7465_7874);
+    let mut ids = 0..;
     let mut sequence = |tokens: &Vec<u32>, held_out| Sequence {
         text: Text {
+            id: ids.next().unwrap_or(u32::MAX),
             held_out,
             prompt_len: tokens.len(),
             tokens: tokens.clone(),

@@ -46,6 +46,8 @@ impl Settings {
 /// A prompt with a continuation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Text {
+    /// Its place among all texts.
+    pub id: u32,
     /// Whether it is measured with and not learned from.
     pub held_out: bool,
     /// Tokens of the prompt.
@@ -92,7 +94,7 @@ impl Rows {
         for text in &self.texts {
             let (prompt, all) =
                 (u32::try_from(text.prompt_len)?, u32::try_from(text.tokens.len())?);
-            writer.write_integers(&[u32::from(text.held_out), prompt, all])?;
+            writer.write_integers(&[text.id, u32::from(text.held_out), prompt, all])?;
             writer.write_integers(&text.tokens)?;
             writer.write_integers(&text.row_tokens)?;
             writer.write_floats(&text.row_shares)?;
@@ -117,7 +119,7 @@ impl Rows {
     }
 
     fn read_text(settings: &Settings, reader: &mut Reader) -> anyhow::Result<Text> {
-        let held_out = reader.integer()? == 1;
+        let (id, held_out) = (reader.integer()?, reader.integer()? == 1);
         let (prompt_len, len) = (reader.integer()? as usize, reader.integer()? as usize);
         ensure!(prompt_len > 0 && prompt_len < len, "a prompt of {prompt_len} of {len} tokens");
         let tokens = reader.integers(len)?;
@@ -126,7 +128,7 @@ impl Rows {
         let known = |&token: &u32| (token as usize) < settings.vocab;
         ensure!(tokens.iter().chain(&row_tokens).all(known), "a token out of range");
         let row_shares = reader.floats(listed)?;
-        Ok(Text { held_out, prompt_len, tokens, row_tokens, row_shares })
+        Ok(Text { id, held_out, prompt_len, tokens, row_tokens, row_shares })
     }
 
     /// Rows of the texts that are held out, or of the others.
@@ -159,6 +161,7 @@ mod tests {
             seed: 1,
         };
         let text = Text {
+            id: 3,
             held_out: true,
             prompt_len: 2,
             tokens: vec![1, 2, 3, 4],

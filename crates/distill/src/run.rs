@@ -124,17 +124,13 @@ fn rows(flags: &Flags, vocab: usize, stop: &Arc<AtomicBool>) -> anyhow::Result<O
     let prompts = read_prompts(&flags.prompts)?;
     let settings = settings(flags, vocab, &prompts)?;
     if path.exists() {
-        let rows = Rows::read(&path)?;
-        ensure!(
-            rows.settings == settings,
-            "{}: these rows were made with other settings ({:?}; now {:?}): name another file by --rows, \
-             or remove it",
-            path.display(),
-            rows.settings,
-            settings
-        );
-        return Ok(Some(rows));
+        return Ok(Some(known(&path, &settings)?));
     }
+    let partial = beside(&path, "partial");
+    let done = match partial.exists() {
+        true => known(&partial, &settings)?.texts,
+        false => Vec::new(),
+    };
     Model::check(&flags.model)?;
     let listed = 8 * settings.listed + 4;
     let texts =
@@ -148,23 +144,41 @@ fn rows(flags: &Flags, vocab: usize, stop: &Arc<AtomicBool>) -> anyhow::Result<O
     ));
     let running =
         Running { slots: flags.data.parallel, threads: flags.threads, stop: Arc::clone(stop) };
-    let (start, mut line) = (Instant::now(), Line::new());
+    let (start, before, mut line) = (Instant::now(), done.len(), Line::new());
     let mut told = |done: usize, all: usize, drawn: usize| {
         let spent = start.elapsed().as_secs_f64();
-        let left = Span { seconds: spent / done as f64 * (all - done) as f64 };
+        let left = Span { seconds: spent / (done - before) as f64 * (all - done) as f64 };
         let pace = drawn as f64 / spent;
         line.show(done == all, || {
             format!("{done} of {all} texts, {pace:.0} tokens a second, about {left} left")
         });
     };
-    let collected = collect(&flags.model, &prompts, settings, &running, &mut told);
-    if stop.load(Ordering::Relaxed) {
-        say("stopped before the target's texts were there: nothing was kept");
+    let source = (&*flags.model, &prompts[..]);
+    let collected = collect(source, settings, done, &running, &mut told)?;
+    let (rows, wanted) = (collected.rows, collected.wanted);
+    if rows.texts.len() < wanted {
+        rows.write(&partial)?;
+        let texts = rows.texts.len();
+        say(&format!("stopped with {texts} of {wanted} texts: the same flags go on from there"));
         return Ok(None);
     }
-    let rows = collected?;
     rows.write(&path)?;
+    // It is in the other file now, and that it stays is no failure.
+    let _ = std::fs::remove_file(&partial);
     Ok(Some(rows))
+}
+
+/// Rows from a file, if they were made with these settings.
+fn known(path: &Path, settings: &Settings) -> anyhow::Result<Rows> {
+    let rows = Rows::read(path)?;
+    ensure!(
+        rows.settings == *settings,
+        "{}: these rows were made with other settings ({:?}; now {settings:?}): name another file by \
+         --rows, or remove it",
+        path.display(),
+        rows.settings
+    );
+    Ok(rows)
 }
 
 fn read_prompts(files: &[PathBuf]) -> anyhow::Result<Vec<Prompt>> {
@@ -234,23 +248,24 @@ fn train(
     checkpoint: &Path,
     stop: &AtomicBool,
 ) -> anyhow::Result<bool> {
-    let mut saved = Instant::now();
-    let (start, first) = (Instant::now(), trainer.progress().step);
-    let mut line = Line::new();
+    let (mut saved, mut line) = (Instant::now(), Line::new());
+    let mut measuring = 0.0;
     loop {
         if trainer.is_due() {
+            let start = Instant::now();
             let point = trainer.measure();
+            measuring = start.elapsed().as_secs_f64();
             say(&measured(&point, trainer.progress().steps));
         }
         if trainer.is_done() {
             return Ok(true);
         }
-        let step = Instant::now();
+        let start = Instant::now();
         let found = trainer.step();
-        trainer.spend(step.elapsed().as_secs_f64());
-        let (done, all) = (trainer.progress().step, trainer.progress().steps);
-        let spent = start.elapsed().as_secs_f64();
-        let pace = spent / (done - first) as f64;
+        trainer.spend(start.elapsed().as_secs_f64());
+        let progress = trainer.progress();
+        let done = progress.step;
+        let pace = progress.seconds / done as f64 + measuring / flags.training.measure_every as f64;
         if let (Some(limit), TIMED_STEPS) = (flags.training.time_limit, done) {
             #[expect(
                 clippy::cast_possible_truncation,
@@ -259,6 +274,7 @@ fn train(
             )]
             trainer.shorten((limit.seconds / pace) as u64);
         }
+        let all = trainer.progress().steps;
         let left = Span { seconds: pace * (all - done.min(all)) as f64 };
         line.show(false, || {
             format!(

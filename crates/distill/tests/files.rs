@@ -34,7 +34,7 @@ fn model_path(name: &str) -> PathBuf {
 /// A place for a file, with nothing there.
 fn place(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    for more in ["", ".rows", ".checkpoint", ".f32", ".part"] {
+    for more in ["", ".rows", ".rows.partial", ".checkpoint", ".f32", ".part"] {
         let _ = fs::remove_file(format!("{}{more}", path.display()));
     }
     path
