@@ -100,7 +100,7 @@ fn training_raises_the_overlap_of_what_is_held_out() {
         run(&mut trainer, u64::MAX);
         trainer.measure();
         let (first, last) = (trainer.progress.curve[0], *trainer.progress.best().unwrap().0);
-        assert!(first.overlap < 0.4 && last.overlap > 0.75, "{divergence:?}: {first:?} {last:?}");
+        assert!(last.overlap > first.overlap + 0.25, "{divergence:?}: {first:?} {last:?}");
         let best = measure(&trainer.into_best(), &rows, divergence, 40);
         assert_eq!(best.overlap, last.overlap, "the best weights are kept");
     }
