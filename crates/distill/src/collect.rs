@@ -64,6 +64,12 @@ pub fn collect(
     told: &mut dyn FnMut(usize, usize, usize),
 ) -> anyhow::Result<Collected> {
     let model = Model::load(ModelOptions::new(target))?;
+    ensure!(
+        model.vocab_len() == settings.vocab,
+        "the target has {} tokens and the student {}: a student must have the target's vocabulary",
+        model.vocab_len(),
+        settings.vocab
+    );
     let options = EngineOptions {
         context_len: Some(NonZeroU32::try_from(u32::try_from(settings.len)?)?),
         slots: running.slots,

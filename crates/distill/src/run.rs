@@ -16,7 +16,7 @@ use forerun_distill::sealed::{beside, hex, sha256_of};
 use forerun_distill::train::{Plan, Point, Trainer, memory};
 use forerun_lab::prompts::{self, Prompt};
 use forerun_lab::{Span, bytes, file_name};
-use forerun_llama::{Model, ModelFile};
+use forerun_llama::{Model, ModelFile, TokenNames};
 use sha2::{Digest, Sha256};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -51,6 +51,12 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     }
     // Before anything that takes long, what would be refused after it.
     let shape = gguf::shape(&file)?;
+    ensure!(
+        TokenNames::read(source)? == TokenNames::read(&flags.model)?,
+        "{}: its tokens are not those of {}: a student must have the target's vocabulary",
+        source.display(),
+        flags.model.display()
+    );
     let stop = watched()?;
     let Some(rows) = rows(flags, shape.vocab, &stop)? else {
         return Ok(ExitCode::from(INTERRUPTED));

@@ -157,6 +157,19 @@ fn what_cannot_be_trained_is_refused_by_name() {
     assert!(refused(BASE, Some(&[])).contains("one block"));
 }
 
+#[test]
+fn a_student_with_another_vocabulary_is_refused() {
+    let (target, student) = (model_path(BASE), model_path("zoo/llama.gguf"));
+    let out = place("foreign.gguf");
+    let [target, student, out] = [&target, &student, &out].map(|path| path.to_str().unwrap());
+    let ran = distill(&["-m", target, "--student", student, "-o", out]);
+    assert!(
+        !ran.status.success() && said(&ran).contains("the target's vocabulary"),
+        "{}",
+        said(&ran)
+    );
+}
+
 fn distill(args: &[&str]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forerun-distill"));
     command.args(["-t", "1"]).args(args).output().unwrap()
