@@ -5,11 +5,11 @@
 use std::time::Instant;
 
 use forerun_distill::loss::{Divergence, Row, compare};
-use forerun_distill::model::{Batch, Shape, Student};
-use forerun_distill::ops::Pairs;
+use forerun_distill::model::{Batch, Pairs, Shape, Student};
+
 use forerun_distill::optimizer::Adam;
 
-fn main() {
+fn main() -> candle_core::Result<()> {
     let shape = Shape {
         vocab: 49_152,
         width: 576,
@@ -35,7 +35,7 @@ fn main() {
     let weights: Vec<Vec<f32>> = weights.collect();
     let matrices: Vec<bool> = tensors.iter().map(|(_, sizes)| sizes.len() > 1).collect();
     let embedding = numbers(shape.vocab * shape.width, 1.0);
-    let mut student = Student::new(shape, embedding, None, weights, len);
+    let mut student = Student::new(shape, embedding, None, weights, len)?;
     let batch = Batch {
         tokens: (0..).take(sequences * len).collect(),
         lens: vec![len; sequences],
@@ -51,11 +51,11 @@ fn main() {
         student.weights.iter().map(|it| vec![0.0; it.len()]).collect();
     for step in 0..6 {
         let start = Instant::now();
-        student.measure(&batch, &ask);
+        student.measure(&batch, &ask)?;
         let forward = start.elapsed();
         let start = Instant::now();
         gradients.iter_mut().for_each(|it| it.fill(0.0));
-        student.learn(&batch, &ask, &mut gradients);
+        student.learn(&batch, &ask, &mut gradients)?;
         let learned = start.elapsed();
         adam.step(&mut student.weights, &gradients, &matrices, (step, 1e-4));
         println!(
@@ -64,4 +64,5 @@ fn main() {
             start.elapsed() - learned
         );
     }
+    Ok(())
 }

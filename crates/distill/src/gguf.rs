@@ -10,8 +10,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use forerun_llama::{ModelFile, QuantizeType, quantize};
 
-use crate::model::{OUTPUT_NORM, Shape, Student, block_name};
-use crate::ops::Pairs;
+use crate::model::{OUTPUT_NORM, Pairs, Shape, Student, block_name};
 use crate::sealed::beside;
 
 const EMBEDDING: &str = "token_embd.weight";
@@ -127,7 +126,7 @@ pub fn student(
         Some(_) => Some(values(OUTPUT)?),
         None => None,
     };
-    Ok(Student::new(shape, values(EMBEDDING)?, output, weights, len))
+    Ok(Student::new(shape, values(EMBEDDING)?, output, weights, len)?)
 }
 
 /// Writes a student to a file of this format, with all else as it is in the file it came from.

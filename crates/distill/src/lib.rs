@@ -3,15 +3,13 @@
 //!
 //! [`collect`] has the target write, [`rows`] keeps what it wrote and its rows, [`gguf`] makes a student
 //! of a model file or of some of its blocks, [`train`] trains it by a [`loss`], and [`gguf`] writes it.
-//! Passes forward and back are in [`model`], on the processor. The server knows nothing of this crate:
+//! [`model`] is run forward and back by candle, on the processor. The server knows nothing of this crate:
 //! `forerun distill` starts its program.
 
 pub mod collect;
 pub mod gguf;
 pub mod loss;
-pub mod matrix;
 pub mod model;
-pub mod ops;
 pub mod optimizer;
 pub mod rows;
 pub mod sealed;

@@ -7,7 +7,23 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::matrix::Real;
+/// What is computed with: `f32`, or `f64` where gradients are checked.
+pub trait Real: candle_core::FloatDType {
+    /// The exponential.
+    fn exp(self) -> Self;
+}
+
+impl Real for f32 {
+    fn exp(self) -> Self {
+        self.exp()
+    }
+}
+
+impl Real for f64 {
+    fn exp(self) -> Self {
+        self.exp()
+    }
+}
 
 /// The least share that a logarithm is taken of.
 const LEAST: f64 = 1e-9;
@@ -100,15 +116,15 @@ pub fn compare<F: Real>(
             likeliest = token;
         }
     }
-    let (most, sharp) = (logits[likeliest], F::of(1.0 / temperature));
+    let (most, sharp) = (logits[likeliest], F::from_f64(1.0 / temperature));
     let mut all = 0.0;
     for chunk in logits.chunks_mut(1024) {
-        let mut sum = F::ZERO;
+        let mut sum = F::zero();
         for logit in chunk {
             *logit = ((*logit - most) * sharp).exp();
             sum += *logit;
         }
-        all += sum.wide();
+        all += sum.to_f64();
     }
     let mut measures = Measures::default();
     let first = row.tokens.first().map(|&token| token as usize);
@@ -122,7 +138,7 @@ pub fn compare<F: Real>(
         slope
     };
     for (&token, &share) in row.tokens.iter().zip(row.shares) {
-        let (target, student) = (f64::from(share), logits[token as usize].wide() / all);
+        let (target, student) = (f64::from(share), logits[token as usize].to_f64() / all);
         (listed, student_listed) = (listed + target, student_listed + student);
         slopes.push((student, visit(target, student)));
     }
@@ -132,10 +148,10 @@ pub fn compare<F: Real>(
         measures.overlap += f64::from(share).min(*student);
     }
     let weight = weight / temperature;
-    let factor = F::of(if others > 0.0 { weight * (slope - mean) / all } else { 0.0 });
+    let factor = F::from_f64(if others > 0.0 { weight * (slope - mean) / all } else { 0.0 });
     logits.iter_mut().for_each(|it| *it *= factor);
     for (&token, (student, slope)) in row.tokens.iter().zip(&slopes) {
-        logits[token as usize] = F::of(weight * student * (slope - mean));
+        logits[token as usize] = F::from_f64(weight * student * (slope - mean));
     }
     measures
 }

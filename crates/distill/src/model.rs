@@ -1,14 +1,26 @@
-//! A student of the llama family: its passes forward and back.
+//! A student of the llama family: candle runs it forward and back.
 //!
-//! Trained are the blocks and the last norm. Embeddings and output stay as they are: they are most of
-//! a small model's numbers, and what the blocks say is said in them.
+//! Norms, the rotary embedding and the softmax are put together from candle's elementary operations:
+//! its fused ones have no pass back and stop gradients without a word. Trained are the blocks and the
+//! last norm. Embeddings and output stay as they are: they are most of a small model's numbers, and what
+//! the blocks say is said in them.
 
-use crate::loss::Measures;
-use crate::matrix::Real;
-use crate::ops::{self, Attended, Heads, Pairs, Rotary};
+use candle_core::{D, Device, Result, Tensor, Var};
+use rayon::prelude::*;
+
+use crate::loss::{Measures, Real};
 
 /// Rows of logits that are in memory at once.
 const HEAD_ROWS: usize = 128;
+
+/// Which numbers of a head are turned together by the rotary embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pairs {
+    /// Neighbours, as in files of the llama architecture.
+    Neighbours,
+    /// One of each half, as in those of qwen2.
+    Halves,
+}
 
 /// The sizes of a student, and what is particular to its architecture.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,10 +150,11 @@ impl Shape {
         self.tensors().iter().map(|(_, sizes)| sizes.iter().product::<usize>()).sum()
     }
 
-    /// Numbers that a pass forward keeps for the pass back, for each token.
-    pub fn kept_per_token(&self) -> usize {
-        let block = 4 * self.width + 2 * self.queries() + 2 * self.keys() + 2 * self.feed_forward;
-        self.blocks * block
+    /// Numbers that a pass forward keeps for the pass back, for each token of a sequence of `len`: what
+    /// each operation gives.
+    pub fn kept_per_token(&self, len: usize) -> usize {
+        let heads = 9 * self.queries() + 5 * self.keys() + 5 * self.heads * len;
+        self.blocks * (10 * self.width + heads + 4 * self.feed_forward)
     }
 
     fn place(&self, block: usize, part: Part) -> usize {
@@ -170,25 +183,11 @@ pub struct Batch {
 pub struct Student<F> {
     shape: Shape,
     embedding: Vec<F>,
-    // None if it is the embedding.
-    output: Option<Vec<F>>,
-    rotary: Rotary<F>,
+    // Of each token, turned to be multiplied with.
+    output: Tensor,
+    rotary: Rotary,
     /// What is trained, in the order of [`Shape::tensors`].
     pub weights: Vec<Vec<F>>,
-}
-
-/// What the pass back needs of a block's pass forward.
-struct Kept<F> {
-    input: Vec<F>,
-    scales: Vec<F>,
-    normed: Vec<F>,
-    attended: Attended<F>,
-    mixed: Vec<F>,
-    middle: Vec<F>,
-    middle_scales: Vec<F>,
-    middle_normed: Vec<F>,
-    gates: Vec<F>,
-    ups: Vec<F>,
 }
 
 /// What is done with a row of logits: it is compared, and becomes the slope of what was found.
@@ -197,7 +196,7 @@ pub type Compare<'a, F> = &'a (dyn Fn(usize, &mut [F]) -> Measures + Sync);
 impl<F: Real> Student<F> {
     /// A student for sequences of at most `len` tokens.
     ///
-    /// # Panics
+    /// # Errors
     /// If a tensor has another size than its shape says.
     pub fn new(
         shape: Shape,
@@ -205,14 +204,16 @@ impl<F: Real> Student<F> {
         output: Option<Vec<F>>,
         weights: Vec<Vec<F>>,
         len: usize,
-    ) -> Self {
-        let vocab = shape.vocab * shape.width;
-        assert_eq!(embedding.len(), vocab, "an embedding for each token");
-        assert!(output.as_ref().is_none_or(|output| output.len() == vocab), "an output for each");
-        let sizes = shape.tensors().into_iter().map(|(_, sizes)| sizes.iter().product::<usize>());
-        assert!(sizes.eq(weights.iter().map(Vec::len)), "weights as the shape has them");
-        let rotary = Rotary::new(shape.pairs, shape.head, shape.base, len);
-        Self { shape, embedding, output, rotary, weights }
+    ) -> Result<Self> {
+        let sizes = (shape.vocab, shape.width);
+        let output = Tensor::from_vec(output.unwrap_or_else(|| embedding.clone()), sizes, &Device::Cpu)?;
+        for ((name, sizes), weights) in shape.tensors().iter().zip(&weights) {
+            if sizes.iter().product::<usize>() != weights.len() {
+                candle_core::bail!("{name} has {} numbers, not {sizes:?}", weights.len());
+            }
+        }
+        let rotary = Rotary::new::<F>(&shape, len)?;
+        Ok(Self { shape, embedding, output, rotary, weights })
     }
 
     /// Its sizes.
@@ -220,217 +221,241 @@ impl<F: Real> Student<F> {
         &self.shape
     }
 
-    fn weight(&self, block: usize, part: Part) -> &[F] {
-        &self.weights[self.shape.place(block, part)]
-    }
-
-    fn bias(&self, block: usize, part: Part) -> Option<&[F]> {
-        self.shape.biased.then(|| self.weight(block, part))
-    }
-
-    fn query_heads<'a>(&self, batch: &'a Batch) -> Heads<'a> {
-        Heads { lens: &batch.lens, count: self.shape.heads, len: self.shape.head }
-    }
-
-    fn key_heads<'a>(&self, batch: &'a Batch) -> Heads<'a> {
-        Heads { count: self.shape.key_heads, ..self.query_heads(batch) }
-    }
-
     /// Compares the rows of a batch; nothing is trained.
-    pub fn measure(&self, batch: &Batch, compare: Compare<'_, F>) -> Vec<Measures> {
-        let last = self.forward(batch, None);
-        let rows = self.asked_rows(batch, &last);
-        let (normed, _) = self.last_norm(&rows);
-        self.head(&normed, compare, None)
+    ///
+    /// # Errors
+    /// If a token is not in the vocabulary, or a sequence longer than was said.
+    pub fn measure(&self, batch: &Batch, compare: Compare<'_, F>) -> Result<Vec<Measures>> {
+        let tensors = self.tensors(|data, sizes| Tensor::from_slice(data, sizes, &Device::Cpu))?;
+        let rows = self.rows(batch, &tensors)?;
+        Ok(self.head(&rows, compare)?.0)
     }
 
     /// Compares the rows of a batch, and adds the slopes by all weights to `gradients`.
+    ///
+    /// # Errors
+    /// As for [`Self::measure`], and if a weight got no gradient.
     pub fn learn(
         &self,
         batch: &Batch,
         compare: Compare<'_, F>,
         gradients: &mut [Vec<F>],
-    ) -> Vec<Measures> {
-        let (shape, width) = (&self.shape, self.shape.width);
-        let mut kept = Vec::with_capacity(shape.blocks);
-        let last = self.forward(batch, Some(&mut kept));
-        let rows = self.asked_rows(batch, &last);
-        let (normed, scales) = self.last_norm(&rows);
-        let mut from = vec![F::ZERO; normed.len()];
-        let found = self.head(&normed, compare, Some(&mut from));
-        let mut to_rows = vec![F::ZERO; rows.len()];
-        let norm = self.weights.len() - 1;
-        let of_norm = (&rows[..], &scales[..]);
-        ops::norm_back(&from, of_norm, &self.weights[norm], &mut to_rows, &mut gradients[norm]);
-        let mut slope = vec![F::ZERO; last.len()];
-        for (&token, from) in batch.asked.iter().zip(to_rows.chunks(width)) {
-            slope[token * width..][..width].copy_from_slice(from);
+    ) -> Result<Vec<Measures>> {
+        let variable = |data: &[F], sizes: &[usize]| {
+            Ok(Var::from_slice(data, sizes, &Device::Cpu)?.into_inner())
+        };
+        let tensors = self.tensors(variable)?;
+        let rows = self.rows(batch, &tensors)?;
+        let (found, slopes) = self.head(&rows.detach(), compare)?;
+        // Its slope by the rows is what the head found.
+        let store = (rows * slopes)?.sum_all()?.backward()?;
+        for ((tensor, gradient), (name, _)) in
+            tensors.iter().zip(gradients).zip(self.shape.tensors())
+        {
+            let Some(slope) = store.get(tensor) else {
+                candle_core::bail!("{name} got no gradient");
+            };
+            for (sum, slope) in gradient.iter_mut().zip(slope.flatten_all()?.to_vec1::<F>()?) {
+                *sum += slope;
+            }
         }
-        for block in (0..shape.blocks).rev() {
-            let kept = kept.pop().expect("one for each block");
-            self.feed_forward_back(block, &kept, &mut slope, gradients);
-            self.attention_back(block, kept, batch, &mut slope, gradients);
-        }
-        found
+        Ok(found)
     }
 
-    /// The residual stream after the last block.
-    fn forward(&self, batch: &Batch, mut keep: Option<&mut Vec<Kept<F>>>) -> Vec<F> {
-        let width = self.shape.width;
+    /// The weights as tensors.
+    fn tensors(&self, make: impl Fn(&[F], &[usize]) -> Result<Tensor>) -> Result<Vec<Tensor>> {
+        let shapes = self.shape.tensors();
+        self.weights.iter().zip(&shapes).map(|(data, (_, sizes))| make(data, sizes)).collect()
+    }
+
+    /// What goes into the output for each row that is asked for.
+    fn rows(&self, batch: &Batch, weights: &[Tensor]) -> Result<Tensor> {
+        let Shape { width, vocab, .. } = self.shape;
         let mut stream = Vec::with_capacity(batch.tokens.len() * width);
         for &token in &batch.tokens {
+            if token as usize >= vocab {
+                candle_core::bail!("token {token} is not in a vocabulary of {vocab}");
+            }
             stream.extend_from_slice(&self.embedding[token as usize * width..][..width]);
         }
+        let mut stream = Tensor::from_vec(stream, (batch.tokens.len(), width), &Device::Cpu)?;
+        let positions = Positions::of(&self.rotary, batch)?;
         for block in 0..self.shape.blocks {
-            let (next, kept) = self.block(block, batch, stream);
-            if let Some(keep) = &mut keep {
-                keep.push(kept);
-            }
-            stream = next;
+            let block = Block { shape: &self.shape, weights, block };
+            stream = block.attention(&stream, batch, &positions)?;
+            stream = block.feed_forward(&stream)?;
         }
-        stream
+        let asked: Vec<i64> = batch.asked.iter().map(|&at| at as i64).collect();
+        let asked = Tensor::from_vec(asked, batch.asked.len(), &Device::Cpu)?;
+        norm(&stream.index_select(&asked, 0)?, &weights[weights.len() - 1], self.shape.epsilon)
     }
 
-    fn block(&self, block: usize, batch: &Batch, input: Vec<F>) -> (Vec<F>, Kept<F>) {
-        let shape = &self.shape;
-        let epsilon = F::of(shape.epsilon);
-        let (queries, keys) = (self.query_heads(batch), self.key_heads(batch));
-        let (normed, scales) = ops::norm(&input, self.weight(block, Part::AttnNorm), epsilon);
-        let project = |part, bias| {
-            ops::linear(&normed, self.weight(block, part), self.bias(block, bias), shape.width)
-        };
-        let rotary = Some(&self.rotary);
-        let attended = Attended {
-            queries: queries.split(&project(Part::Query, Part::QueryBias), rotary),
-            keys: keys.split(&project(Part::Key, Part::KeyBias), rotary),
-            values: keys.split(&project(Part::Value, Part::ValueBias), None),
-        };
-        let mixed = queries.join(&attended.mix(queries, keys), None);
-        let output = self.weight(block, Part::AttnOutput);
-        let mut middle = ops::linear(&mixed, output, None, shape.queries());
-        ops::add(&mut middle, &input);
-        let norm = self.weight(block, Part::FfnNorm);
-        let (middle_normed, middle_scales) = ops::norm(&middle, norm, epsilon);
-        let widen = |part| ops::linear(&middle_normed, self.weight(block, part), None, shape.width);
-        let (gates, ups) = (widen(Part::Gate), widen(Part::Up));
-        let down = self.weight(block, Part::Down);
-        let mut next = ops::linear(&ops::gate(&gates, &ups), down, None, shape.feed_forward);
-        ops::add(&mut next, &middle);
-        let kept = Kept {
-            input,
-            scales,
-            normed,
-            attended,
-            mixed,
-            middle,
-            middle_scales,
-            middle_normed,
-            gates,
-            ups,
-        };
-        (next, kept)
-    }
-
-    /// From the slope by what a block gives to that by what its feed-forward layer takes.
-    fn feed_forward_back(
-        &self,
-        block: usize,
-        kept: &Kept<F>,
-        slope: &mut [F],
-        gradients: &mut [Vec<F>],
-    ) {
-        let (shape, width) = (&self.shape, self.shape.width);
-        let active = ops::gate(&kept.gates, &kept.ups);
-        let down = shape.place(block, Part::Down);
-        ops::weight_back(slope, &active, shape.feed_forward, &mut gradients[down]);
-        let mut by_active = vec![F::ZERO; active.len()];
-        ops::linear_back(slope, &self.weights[down], width, &mut by_active);
-        let (mut gates, mut ups) = (kept.gates.clone(), kept.ups.clone());
-        ops::gate_back(&by_active, &mut gates, &mut ups);
-        let mut by_normed = vec![F::ZERO; kept.middle_normed.len()];
-        for (part, from) in [(Part::Gate, &gates), (Part::Up, &ups)] {
-            let place = shape.place(block, part);
-            ops::weight_back(from, &kept.middle_normed, width, &mut gradients[place]);
-            ops::linear_back(from, &self.weights[place], shape.feed_forward, &mut by_normed);
-        }
-        let place = shape.place(block, Part::FfnNorm);
-        let of_norm = (&kept.middle[..], &kept.middle_scales[..]);
-        ops::norm_back(&by_normed, of_norm, &self.weights[place], slope, &mut gradients[place]);
-    }
-
-    /// From there to the slope by what the block takes.
-    fn attention_back(
-        &self,
-        block: usize,
-        kept: Kept<F>,
-        batch: &Batch,
-        slope: &mut [F],
-        gradients: &mut [Vec<F>],
-    ) {
-        let (shape, width) = (&self.shape, self.shape.width);
-        let (queries, keys) = (self.query_heads(batch), self.key_heads(batch));
-        let output = shape.place(block, Part::AttnOutput);
-        ops::weight_back(slope, &kept.mixed, shape.queries(), &mut gradients[output]);
-        let mut by_mixed = vec![F::ZERO; kept.mixed.len()];
-        ops::linear_back(slope, &self.weights[output], width, &mut by_mixed);
-        let by_mixed = queries.split(&by_mixed, None);
-        let by = kept.attended.mix_back(&by_mixed, queries, keys);
-        let rotary = Some(&self.rotary);
-        let mut by_normed = vec![F::ZERO; kept.normed.len()];
-        for (part, bias, from) in [
-            (Part::Query, Part::QueryBias, queries.join(&by.queries, rotary)),
-            (Part::Key, Part::KeyBias, keys.join(&by.keys, rotary)),
-            (Part::Value, Part::ValueBias, keys.join(&by.values, None)),
-        ] {
-            let place = shape.place(block, part);
-            ops::weight_back(&from, &kept.normed, width, &mut gradients[place]);
-            let outputs = self.weights[place].len() / width;
-            ops::linear_back(&from, &self.weights[place], outputs, &mut by_normed);
-            if shape.biased {
-                ops::bias_back(&from, &mut gradients[shape.place(block, bias)]);
-            }
-        }
-        let place = shape.place(block, Part::AttnNorm);
-        let of_norm = (&kept.input[..], &kept.scales[..]);
-        ops::norm_back(&by_normed, of_norm, &self.weights[place], slope, &mut gradients[place]);
-    }
-
-    fn asked_rows(&self, batch: &Batch, stream: &[F]) -> Vec<F> {
-        let width = self.shape.width;
-        let row = |&token: &usize| &stream[token * width..][..width];
-        batch.asked.iter().flat_map(row).copied().collect()
-    }
-
-    fn last_norm(&self, rows: &[F]) -> (Vec<F>, Vec<F>) {
-        ops::norm(rows, &self.weights[self.weights.len() - 1], F::of(self.shape.epsilon))
-    }
-
-    /// Logits, some rows at a time, and what the comparison found; adds the slope by the rows that go
-    /// in, where it is wanted.
-    fn head(
-        &self,
-        normed: &[F],
-        compare: Compare<'_, F>,
-        mut to_normed: Option<&mut [F]>,
-    ) -> Vec<Measures> {
-        use rayon::prelude::*;
-
-        let (width, vocab) = (self.shape.width, self.shape.vocab);
-        let output = self.output.as_ref().unwrap_or(&self.embedding);
-        let mut found = Vec::with_capacity(normed.len() / width);
-        for rows in normed.chunks(HEAD_ROWS * width) {
-            let start = found.len();
-            let mut logits = ops::linear(rows, output, None, width);
+    /// Logits, some rows at a time: what the comparison found, and its slope by the rows that go in.
+    fn head(&self, rows: &Tensor, compare: Compare<'_, F>) -> Result<(Vec<Measures>, Tensor)> {
+        let (count, vocab) = (rows.dim(0)?, self.shape.vocab);
+        let (mut found, mut slopes) = (Vec::with_capacity(count), Vec::new());
+        let turned = self.output.t()?;
+        for start in (0..count).step_by(HEAD_ROWS) {
+            let len = HEAD_ROWS.min(count - start);
+            let logits = rows.narrow(0, start, len)?.matmul(&turned)?;
+            let mut logits = logits.flatten_all()?.to_vec1::<F>()?;
             let each = logits.par_chunks_mut(vocab).enumerate();
-            let some: Vec<_> = each.map(|(at, logits)| compare(start + at, logits)).collect();
-            if let Some(to) = &mut to_normed {
-                let to = &mut to[start * width..][..rows.len()];
-                ops::linear_back(&logits, output, vocab, to);
-            }
-            found.extend(some);
+            found.par_extend(each.map(|(at, logits)| compare(start + at, logits)));
+            let by_logits = Tensor::from_vec(logits, (len, vocab), &Device::Cpu)?;
+            slopes.push(by_logits.matmul(&self.output)?);
         }
-        found
+        Ok((found, Tensor::cat(&slopes, 0)?))
     }
+}
+
+/// How far each pair of numbers is turned at each position: cosines and sines.
+#[derive(Debug)]
+struct Rotary {
+    pairs: Pairs,
+    cosines: Tensor,
+    sines: Tensor,
+}
+
+impl Rotary {
+    fn new<F: Real>(shape: &Shape, len: usize) -> Result<Self> {
+        let half = shape.head / 2;
+        let angle = |at: usize| {
+            let speed = shape.base.powf(-2.0 * (at % half) as f64 / shape.head as f64);
+            (at / half) as f64 * speed
+        };
+        let table = |of: fn(f64) -> f64| {
+            let numbers = (0..len * half).map(|at| F::from_f64(of(angle(at))));
+            Tensor::from_vec(numbers.collect::<Vec<F>>(), (len, half), &Device::Cpu)
+        };
+        Ok(Self { pairs: shape.pairs, cosines: table(f64::cos)?, sines: table(f64::sin)? })
+    }
+}
+
+/// The turns of a batch's tokens: each sequence begins at position 0.
+struct Positions {
+    pairs: Pairs,
+    cosines: Tensor,
+    sines: Tensor,
+}
+
+impl Positions {
+    fn of(rotary: &Rotary, batch: &Batch) -> Result<Self> {
+        let each = |table: &Tensor| {
+            let of_sequences: Result<Vec<Tensor>> =
+                batch.lens.iter().map(|&len| table.narrow(0, 0, len)).collect();
+            // One turn for all heads of a token.
+            Tensor::cat(&of_sequences?, 0)?.unsqueeze(1)
+        };
+        let (cosines, sines) = (each(&rotary.cosines)?, each(&rotary.sines)?);
+        Ok(Self { pairs: rotary.pairs, cosines, sines })
+    }
+
+    /// Turns the heads of tokens: (tokens, heads, numbers of a head).
+    fn turn(&self, heads: &Tensor) -> Result<Tensor> {
+        let (tokens, count, len) = heads.dims3()?;
+        let (one, two) = match self.pairs {
+            Pairs::Neighbours => {
+                let pairs = heads.reshape((tokens, count, len / 2, 2))?;
+                (pairs.narrow(3, 0, 1)?.squeeze(3)?, pairs.narrow(3, 1, 1)?.squeeze(3)?)
+            }
+            Pairs::Halves => (heads.narrow(2, 0, len / 2)?, heads.narrow(2, len / 2, len / 2)?),
+        };
+        let (cosines, sines) = (&self.cosines, &self.sines);
+        let first = (one.broadcast_mul(cosines)? - two.broadcast_mul(sines)?)?;
+        let second = (one.broadcast_mul(sines)? + two.broadcast_mul(cosines)?)?;
+        match self.pairs {
+            Pairs::Neighbours => Tensor::stack(&[first, second], 3)?.reshape((tokens, count, len)),
+            Pairs::Halves => Tensor::cat(&[first, second], 2),
+        }
+    }
+}
+
+/// A block's weights.
+struct Block<'a> {
+    shape: &'a Shape,
+    weights: &'a [Tensor],
+    block: usize,
+}
+
+impl Block<'_> {
+    fn weight(&self, part: Part) -> &Tensor {
+        &self.weights[self.shape.place(self.block, part)]
+    }
+
+    fn norm(&self, stream: &Tensor, part: Part) -> Result<Tensor> {
+        norm(stream, self.weight(part), self.shape.epsilon)
+    }
+
+    fn linear(&self, rows: &Tensor, part: Part) -> Result<Tensor> {
+        rows.matmul(&self.weight(part).t()?)
+    }
+
+    /// Queries, keys or values of all tokens: (tokens, heads, numbers of a head).
+    fn project(&self, rows: &Tensor, part: Part, bias: Part) -> Result<Tensor> {
+        let mut heads = self.linear(rows, part)?;
+        if self.shape.biased {
+            heads = heads.broadcast_add(self.weight(bias))?;
+        }
+        let (tokens, numbers) = heads.dims2()?;
+        heads.reshape((tokens, numbers / self.shape.head, self.shape.head))
+    }
+
+    fn attention(&self, stream: &Tensor, batch: &Batch, positions: &Positions) -> Result<Tensor> {
+        let normed = self.norm(stream, Part::AttnNorm)?;
+        let queries = positions.turn(&self.project(&normed, Part::Query, Part::QueryBias)?)?;
+        let keys = positions.turn(&self.project(&normed, Part::Key, Part::KeyBias)?)?;
+        let values = self.project(&normed, Part::Value, Part::ValueBias)?;
+        let queries = (queries * (self.shape.head as f64).powf(-0.5))?;
+        let (mut start, mut mixed) = (0, Vec::with_capacity(batch.lens.len()));
+        for &len in &batch.lens {
+            let of = |all: &Tensor| all.narrow(0, start, len);
+            mixed.push(self.mix(&of(&queries)?, &of(&keys)?, &of(&values)?)?);
+            start += len;
+        }
+        stream + self.linear(&Tensor::cat(&mixed, 0)?, Part::AttnOutput)?
+    }
+
+    /// What the tokens of a sequence take from those up to each.
+    fn mix(&self, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
+        let Shape { heads, key_heads, head, .. } = *self.shape;
+        let len = queries.dim(0)?;
+        // Several heads of queries share one of keys.
+        let shared = |of: &Tensor| {
+            let sizes = (key_heads, heads / key_heads, len, head);
+            of.transpose(0, 1)?.unsqueeze(1)?.expand(sizes)?.reshape((heads, len, head))
+        };
+        let queries = queries.transpose(0, 1)?.contiguous()?;
+        let scores = queries.matmul(&shared(keys)?.t()?.contiguous()?)?;
+        let weights = softmax(&scores.broadcast_add(&causal(len, scores.dtype())?)?)?;
+        let mixed = weights.matmul(&shared(values)?)?;
+        mixed.transpose(0, 1)?.reshape((len, heads * head))
+    }
+
+    fn feed_forward(&self, stream: &Tensor) -> Result<Tensor> {
+        let normed = self.norm(stream, Part::FfnNorm)?;
+        let gated = (self.linear(&normed, Part::Gate)?.silu()? * self.linear(&normed, Part::Up)?)?;
+        stream + self.linear(&gated, Part::Down)?
+    }
+}
+
+/// Scales rows to a mean square of one, and each number by its weight.
+fn norm(rows: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor> {
+    let scale = (rows.sqr()?.mean_keepdim(D::Minus1)? + epsilon)?.sqrt()?;
+    rows.broadcast_div(&scale)?.broadcast_mul(weight)
+}
+
+fn softmax(rows: &Tensor) -> Result<Tensor> {
+    // What all of a row have in common makes no difference, nor does its slope.
+    let most = rows.max_keepdim(D::Minus1)?.detach();
+    let shares = rows.broadcast_sub(&most)?.exp()?;
+    shares.broadcast_div(&shares.sum_keepdim(D::Minus1)?)
+}
+
+/// Nothing for tokens up to each, and minus infinity for those after it.
+fn causal(len: usize, kind: candle_core::DType) -> Result<Tensor> {
+    let number = |at: usize| if at % len > at / len { f32::NEG_INFINITY } else { 0.0 };
+    let numbers: Vec<f32> = (0..len * len).map(number).collect();
+    Tensor::from_vec(numbers, (len, len), &Device::Cpu)?.to_dtype(kind)
 }
 
 #[cfg(test)]

@@ -259,7 +259,7 @@ fn train(
     loop {
         if trainer.is_due() {
             let start = Instant::now();
-            let point = trainer.measure();
+            let point = trainer.measure()?;
             measuring = start.elapsed().as_secs_f64();
             say(&measured(&point, trainer.progress().steps));
         }
@@ -267,7 +267,7 @@ fn train(
             return Ok(true);
         }
         let start = Instant::now();
-        let found = trainer.step();
+        let found = trainer.step()?;
         trainer.spend(start.elapsed().as_secs_f64());
         let progress = trainer.progress();
         let done = progress.step;

@@ -147,7 +147,10 @@ impl<'a> Trainer<'a> {
     }
 
     /// Learns from one batch.
-    pub fn step(&mut self) -> Measures {
+    ///
+    /// # Errors
+    /// If a weight got no gradient.
+    pub fn step(&mut self) -> candle_core::Result<Measures> {
         let batch = self.next_batch();
         let texts: Vec<&Text> = batch.iter().map(|&text| &self.rows.texts[text]).collect();
         let (batch, asked) = batch_of(&texts);
@@ -160,18 +163,22 @@ impl<'a> Trainer<'a> {
             let (text, row) = asked[at];
             compare(divergence, texts[text].row(row), logits, temperature, weight)
         };
-        let found = self.student.learn(&batch, &ask, &mut self.gradients);
+        let found = self.student.learn(&batch, &ask, &mut self.gradients)?;
         let Progress { step, steps, .. } = self.progress;
         let rate = rate(step, steps, self.plan.warm_up, self.plan.rate);
         self.adam.step(&mut self.student.weights, &self.gradients, &self.matrices, (step, rate));
         self.progress.step += 1;
         self.progress.rows += asked.len() as u64;
-        Measures::mean(&found)
+        Ok(Measures::mean(&found))
     }
 
     /// Measures what is held out, and keeps the weights if they are the best so far.
-    pub fn measure(&mut self) -> Point {
-        let found = measure(&self.student, self.rows, self.plan.divergence, self.plan.batch_tokens);
+    ///
+    /// # Errors
+    /// As for [`measure`].
+    pub fn measure(&mut self) -> candle_core::Result<Point> {
+        let found =
+            measure(&self.student, self.rows, self.plan.divergence, self.plan.batch_tokens)?;
         let point = Point {
             step: self.progress.step,
             rows: self.progress.rows,
@@ -183,7 +190,7 @@ impl<'a> Trainer<'a> {
         if self.progress.best().is_some_and(|(_, after)| after == 0) {
             self.best.clone_from(&self.student.weights);
         }
-        point
+        Ok(point)
     }
 
     /// The student as it measured best.
@@ -297,12 +304,15 @@ fn batch_of(texts: &[&Text]) -> (Batch, Vec<(usize, usize)>) {
 }
 
 /// What a student's rows come to on the texts that are held out.
+///
+/// # Errors
+/// If a text does not fit the student.
 pub fn measure(
     student: &Student<f32>,
     rows: &Rows,
     divergence: Divergence,
     batch_tokens: usize,
-) -> Measures {
+) -> candle_core::Result<Measures> {
     let held_out = rows.texts.iter().enumerate().filter(|(_, text)| text.held_out);
     let order: Vec<usize> = held_out.map(|(place, _)| place).collect();
     let temperature = rows.settings.row_temperature();
@@ -314,21 +324,22 @@ pub fn measure(
             let (text, row) = asked[at];
             compare(divergence, texts[text].row(row), logits, temperature, 0.0)
         };
-        found.extend(student.measure(&batch, &ask));
+        found.extend(student.measure(&batch, &ask)?);
     }
-    Measures::mean(&found)
+    Ok(Measures::mean(&found))
 }
 
 /// Bytes that training takes at most, as far as they depend on the student and the data.
 pub fn memory(student: &Student<f32>, rows: &Rows, batch_tokens: usize) -> usize {
     let shape = student.shape();
     let longest = batch_tokens.max(rows.len_max());
-    // Weights, gradients, two means, the best, and the file that embeddings are taken from.
-    let weights = 5 * shape.trained() + 2 * shape.vocab * shape.width;
+    // Weights, again as candle's, gradients twice, two means, the best, and embeddings twice.
+    let weights = 7 * shape.trained() + 2 * shape.vocab * shape.width;
     let listed: usize = rows.texts.iter().map(|it| 2 * it.row_tokens.len()).sum();
     // Of the block that is being run there is about as much again.
-    let kept = longest * shape.kept_per_token() * (shape.blocks + 1) / shape.blocks;
-    4 * (weights + listed + kept + 128 * shape.vocab)
+    let kept =
+        longest * shape.kept_per_token(rows.len_max()) * (shape.blocks + 1) / shape.blocks;
+    4 * (weights + listed + kept + 2 * 128 * shape.vocab)
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ fn student_rows(student: &Student<f32>, tokens: &[Token]) -> Vec<Vec<f32>> {
         rows.lock().unwrap()[at] = logits.to_vec();
         Measures::default()
     };
-    student.measure(&batch, &note);
+    student.measure(&batch, &note).unwrap();
     rows.into_inner().unwrap()
 }
 

@@ -31,7 +31,7 @@ fn student(shape: Shape, tied: bool) -> Student<f64> {
         numbers(count, at as f64 + 1.0, 0.5).into_iter().map(|it| centre + it).collect()
     });
     let output = (!tied).then(|| numbers(vocab, 0.7, 1.0));
-    Student::new(shape.clone(), numbers(vocab, 0.3, 1.0), output, weights.collect(), 16)
+    Student::new(shape.clone(), numbers(vocab, 0.3, 1.0), output, weights.collect(), 16).unwrap()
 }
 
 /// Two sequences of different lengths; the first tokens of each are a prompt.
@@ -61,13 +61,13 @@ fn gradients_of_all_weights_are_those_of_differences() {
         let mut student = student(shape(biased, pairs), tied);
         let compare = ask(Divergence::Jsd);
         let mut gradients = zeros(&student);
-        student.learn(&batch(), &compare, &mut gradients);
+        student.learn(&batch(), &compare, &mut gradients).unwrap();
         let names = student.shape.tensors();
         let loss = |student: &Student<f64>| {
-            student.measure(&batch(), &compare).iter().map(|it| it.loss).sum::<f64>()
+            student.measure(&batch(), &compare).unwrap().iter().map(|it| it.loss).sum::<f64>()
         };
         for tensor in 0..student.weights.len() {
-            for at in 0..student.weights[tensor].len() {
+            for (at, &found) in gradients[tensor].iter().enumerate() {
                 let was = student.weights[tensor][at];
                 let mut moved = |by: f64| {
                     student.weights[tensor][at] = was + by;
@@ -75,7 +75,6 @@ fn gradients_of_all_weights_are_those_of_differences() {
                 };
                 let expected = (moved(1e-5) - moved(-1e-5)) / 2e-5;
                 student.weights[tensor][at] = was;
-                let found = gradients[tensor][at];
                 let gap = (found - expected).abs();
                 assert!(gap < 1e-7, "{} at {at}: {found}, not {expected}", names[tensor].0);
             }
@@ -94,7 +93,7 @@ fn a_sequence_s_rows_do_not_depend_on_the_others_of_its_batch() {
             rows.lock().unwrap()[at] = logits.to_vec();
             Measures::default()
         };
-        student.measure(batch, &compare);
+        student.measure(batch, &compare).unwrap();
         rows.into_inner().unwrap()
     };
     let both = rows(&batch());
@@ -107,22 +106,4 @@ fn a_sequence_s_rows_do_not_depend_on_the_others_of_its_batch() {
     for (a, b) in both[..2].iter().flatten().zip(rows(&short).iter().flatten()) {
         assert!((a - b).abs() < 1e-12, "{a} {b}");
     }
-}
-
-#[test]
-fn the_memory_that_is_stated_is_what_a_pass_keeps() {
-    let student = student(shape(false, Pairs::Neighbours), true);
-    let (batch, mut kept) = (batch(), Vec::new());
-    student.forward(&batch, Some(&mut kept));
-    let numbers: usize = kept
-        .iter()
-        .map(|it| {
-            let heads =
-                it.attended.queries.len() + it.attended.keys.len() + it.attended.values.len();
-            let streams =
-                it.input.len() + it.normed.len() + it.middle.len() + it.middle_normed.len();
-            heads + streams + it.mixed.len() + it.gates.len() + it.ups.len()
-        })
-        .sum();
-    assert_eq!(numbers, student.shape.kept_per_token() * batch.tokens.len());
 }

@@ -1,8 +1,8 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::model::Shape;
-use crate::ops::Pairs;
+use crate::model::{Pairs, Shape};
+
 use crate::rows::Settings;
 
 const VOCAB: u32 = 13;
@@ -32,7 +32,7 @@ fn student() -> Student<f32> {
         });
     let weights = weights.collect();
     let embedding = numbers(shape.vocab * shape.width, 99, 1.0);
-    Student::new(shape, embedding, None, weights, 32)
+    Student::new(shape, embedding, None, weights, 32).unwrap()
 }
 
 /// Texts in which each token is followed by a certain other four times out of five.
@@ -80,9 +80,9 @@ fn plan() -> Plan {
 fn run(trainer: &mut Trainer<'_>, until: u64) {
     while trainer.progress.step < until && !trainer.is_done() {
         if trainer.is_due() {
-            trainer.measure();
+            trainer.measure().unwrap();
         }
-        trainer.step();
+        trainer.step().unwrap();
     }
 }
 
@@ -98,10 +98,10 @@ fn training_raises_the_overlap_of_what_is_held_out() {
     {
         let mut trainer = Trainer::new(Plan { divergence, ..plan() }, &rows, student());
         run(&mut trainer, u64::MAX);
-        trainer.measure();
+        trainer.measure().unwrap();
         let (first, last) = (trainer.progress.curve[0], *trainer.progress.best().unwrap().0);
         assert!(last.overlap > first.overlap + 0.25, "{divergence:?}: {first:?} {last:?}");
-        let best = measure(&trainer.into_best(), &rows, divergence, 40);
+        let best = measure(&trainer.into_best(), &rows, divergence, 40).unwrap();
         assert_eq!(best.overlap, last.overlap, "the best weights are kept");
     }
 }
