@@ -60,6 +60,13 @@ faults-report runs="1000000":
 planted *kind:
     python3 tools/planted.py {{ kind }}
 
+# Format, clippy, licences and tests of `distill/`, which trains draft models in a workspace of its own; wants `just models`.
+# Arguments go to nextest.
+distill-check *args:
+    cd distill && cargo fmt --check && cargo clippy --locked --all-targets -- -D warnings
+    cd distill && cargo deny --log-level warn check bans licenses sources
+    cd distill && cargo nextest run --locked {{ args }}
+
 # No module uses another that uses it, directly or around a corner.
 circles:
     python3 tools/circles.py

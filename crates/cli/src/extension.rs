@@ -41,7 +41,7 @@ fn start(name: &str, args: &[OsString]) -> anyhow::Result<ExitCode> {
     let Some(path) = find(&program) else {
         bail!(
             "forerun {name} is a program of its own, {program}, which is neither beside this one nor in \
-             PATH: install it with cargo install --path crates/{name}"
+             PATH: install it with cargo install --path {name}"
         );
     };
     let mut command = Command::new(&path);

@@ -1,5 +1,5 @@
 //! What a step of training takes: ten blocks of SmolLM2's width, four sequences of 256 tokens, a row
-//! for each token. `cargo run --release -p forerun-distill --example step`.
+//! for each token. `cargo run --release --example step`.
 #![allow(clippy::print_stdout, reason = "it is there to print")]
 
 use std::time::Instant;
