@@ -25,7 +25,7 @@ pub use engine::LlamaEngine;
 pub use gguf::Header;
 pub use head::LlamaHead;
 pub use model::{HeadKind, LoadError, Model};
-pub use model_file::{ModelFile, Tensor, WriteError};
+pub use model_file::{ModelFile, Tensor, Value, WriteError};
 pub use options::{
     CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode, ModelOptions, Progress,
     UnknownName,

@@ -37,6 +37,18 @@ pub struct Tensor {
     pub values: Vec<f32>,
 }
 
+/// A value of the metadata.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Value<'a> {
+    /// A number, as `u32`.
+    Number(u32),
+    /// A text.
+    Text(&'a str),
+    /// A list of yes and no.
+    Booleans(&'a [bool]),
+}
+
 /// A model file, read as a whole.
 pub struct ModelFile {
     path: PathBuf,
@@ -84,9 +96,9 @@ impl ModelFile {
         self.source.text(key)
     }
 
-    /// Whether the metadata has a key.
-    pub fn has(&self, key: &str) -> bool {
-        self.source.keys().iter().any(|it| it == key)
+    /// A value of the metadata that is a list of yes and no.
+    pub fn booleans(&self, key: &str) -> Option<Vec<bool>> {
+        self.source.booleans(key)
     }
 
     /// The names of its tensors.
@@ -105,8 +117,7 @@ impl ModelFile {
         Some(Tensor { name: name.to_owned(), sizes, values })
     }
 
-    /// Writes a file with this one's metadata, some numbers and texts of it changed, and other
-    /// tensors.
+    /// Writes a file with this one's metadata, some values of it changed, and other tensors.
     ///
     /// # Errors
     /// If there is a file already, or it cannot be written; then no output is left.
@@ -116,19 +127,19 @@ impl ModelFile {
     pub fn write_like<'a>(
         &self,
         output: &Path,
-        numbers: &[(&str, u32)],
-        texts: &[(&str, &str)],
+        changed: &[(&str, Value<'_>)],
         tensors: impl IntoIterator<Item = (&'a str, &'a [usize], &'a [f32])>,
     ) -> Result<(), WriteError> {
         if output.exists() {
             return Err(WriteError::Exists { path: output.to_owned() });
         }
         let mut sink = Sink::like(&self.source);
-        for (key, number) in numbers {
-            sink.set_number(key, *number);
-        }
-        for (key, text) in texts {
-            sink.set_text(key, text);
+        for (key, value) in changed {
+            match value {
+                Value::Number(number) => sink.set_number(key, *number),
+                Value::Text(text) => sink.set_text(key, text),
+                Value::Booleans(values) => sink.set_booleans(key, values),
+            }
         }
         for (name, sizes, values) in tensors {
             sink.add_floats(name, sizes, values);

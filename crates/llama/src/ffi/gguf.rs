@@ -64,6 +64,16 @@ impl Source {
         Some(unsafe { std::slice::from_raw_parts(data.cast(), count) }.to_vec())
     }
 
+    /// A list of yes and no.
+    pub(crate) fn booleans(&self, key: &str) -> Option<Vec<bool>> {
+        let (id, count) = self.array(key, sys::GGUF_TYPE_BOOL)?;
+        // SAFETY: the value is an array of one byte each.
+        let data = unsafe { sys::gguf_get_arr_data(self.raw.as_ptr(), id) };
+        // SAFETY: ggml holds `count` bytes there as long as the file lives.
+        let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), count) };
+        Some(bytes.iter().map(|&byte| byte != 0).collect())
+    }
+
     /// A number that is an `f32`.
     pub(crate) fn float(&self, key: &str) -> Option<f32> {
         let id = self.find(key)?;
@@ -229,6 +239,10 @@ impl<'a> Sink<'a> {
 
     pub(crate) fn set_floats(&mut self, key: &str, numbers: &[f32]) {
         self.set_array(key, sys::GGUF_TYPE_FLOAT32, numbers.as_ptr().cast(), numbers.len());
+    }
+
+    pub(crate) fn set_booleans(&mut self, key: &str, values: &[bool]) {
+        self.set_array(key, sys::GGUF_TYPE_BOOL, values.as_ptr().cast(), values.len());
     }
 
     pub(crate) fn set_number(&mut self, key: &str, number: u32) {
