@@ -5,8 +5,7 @@
 use std::time::Instant;
 
 use forerun_distill::loss::{Divergence, Row, compare};
-use forerun_distill::model::{Batch, Pairs, Shape, Student};
-
+use forerun_distill::model::{Activation, Batch, Pairs, Shape, Student};
 use forerun_distill::optimizer::Adam;
 
 fn main() -> candle_core::Result<()> {
@@ -19,9 +18,14 @@ fn main() -> candle_core::Result<()> {
         key_heads: 3,
         head: 64,
         biased: false,
+        normed_heads: false,
+        normed_results: false,
+        activation: Activation::Silu,
+        embedding_scale: 1.0,
         pairs: Pairs::Neighbours,
         base: 10_000.0,
         epsilon: 1e-5,
+        window: None,
     };
     let (sequences, len) = (4, 256);
     let numbers = |count: usize, spread: f32| -> Vec<f32> {

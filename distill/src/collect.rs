@@ -1,10 +1,9 @@
 //! The target's own continuations of prompts, and the rows they were drawn from.
 //!
-//! Many sequences share each pass, as far as there are slots; a sequence that ends makes room for the
-//! next. Each draws from a generator of its own, so a text depends on its prompt and its number alone,
-//! up to what rows depend on the others of a pass.
+//! As many texts as there are slots make a group, which shares passes and begins with empty caches. So a
+//! text depends on its group alone, rounding included, and a run that is stopped goes on with the next
+//! group as if nothing had happened.
 
-use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,21 +37,32 @@ pub struct Running {
 pub struct Collected {
     /// The texts and their rows.
     pub rows: Rows,
-    /// How many texts there are in all.
-    pub wanted: usize,
+    /// Whether they are all; else it was stopped.
+    pub complete: bool,
 }
 
-/// A sequence that goes on.
-struct Sequence {
-    text: Text,
+/// Who is told how far it is.
+pub trait Watch {
+    /// So many texts of how many are complete, and so many tokens were drawn.
+    fn pass_done(&mut self, done: usize, wanted: usize, drawn: usize);
+
+    /// A group is complete.
+    ///
+    /// # Errors
+    /// If the texts cannot be kept. Then no more are made.
+    fn group_done(&mut self, rows: &Rows) -> anyhow::Result<()>;
+}
+
+/// A text that goes on.
+pub(crate) struct Sequence {
+    pub(crate) text: Text,
     cached: usize,
     chance: Philox,
     ended: bool,
 }
 
-/// Has the target continue the prompts, as far as that is not `done`. `told` is told how many texts of
-/// how many are done, and how many tokens were drawn. If it is stopped, there are fewer texts than
-/// [`Collected::wanted`].
+/// Has the target continue the prompts, as far as that is not `done`. If it is stopped, the texts of
+/// all groups that are complete are returned.
 ///
 /// # Errors
 /// If the target cannot be loaded or fails, or no prompt is short enough.
@@ -61,69 +71,83 @@ pub fn collect(
     settings: Settings,
     done: Vec<Text>,
     running: &Running,
-    told: &mut dyn FnMut(usize, usize, usize),
+    watch: &mut dyn Watch,
 ) -> anyhow::Result<Collected> {
     let model = Model::load(ModelOptions::new(target))?;
-    ensure!(
-        model.vocab_len() == settings.vocab,
-        "the target has {} tokens and the student {}: a student must have the target's vocabulary",
-        model.vocab_len(),
-        settings.vocab
-    );
-    let options = EngineOptions {
+    let mut all = texts(&model, prompts, &settings)?;
+    let (wanted, mut drawn) = (all.len(), 0);
+    let mut waiting = all.split_off(done.len().min(wanted));
+    let mut rows = Rows { settings, texts: done };
+    while !waiting.is_empty() {
+        let later = waiting.split_off(waiting.len().min(running.slots.get() as usize));
+        let mut group: Vec<Sequence> = std::mem::replace(&mut waiting, later);
+        let before = rows.texts.len();
+        let passed = |ended: usize, tokens: usize| {
+            drawn += tokens;
+            watch.pass_done(before + ended, wanted, drawn);
+        };
+        if !continue_group(&model, &mut group, &rows.settings, running, passed)? {
+            return Ok(Collected { rows, complete: false });
+        }
+        rows.texts.extend(group.into_iter().map(|it| it.text));
+        watch.group_done(&rows)?;
+    }
+    Ok(Collected { rows, complete: true })
+}
+
+/// Continues the texts of a group to their ends. After each pass, `passed` is told how many have ended and
+/// how many tokens it drew. Returns false if it was stopped.
+pub(crate) fn continue_group(
+    model: &Model,
+    group: &mut [Sequence],
+    settings: &Settings,
+    running: &Running,
+    mut passed: impl FnMut(usize, usize),
+) -> anyhow::Result<bool> {
+    let mut engine = LlamaEngine::new(model, &engine_options(settings, running)?)?;
+    let mut output = Output::default();
+    let stopped = || running.stop.load(Ordering::Relaxed);
+    while group.iter().any(|it| !it.ended) {
+        match pass(&mut engine, group, &mut output) {
+            _ if stopped() => return Ok(false),
+            result => result?,
+        }
+        let mut going: Vec<&mut Sequence> = group.iter_mut().filter(|it| !it.ended).collect();
+        going.par_iter_mut().enumerate().for_each(|(row, sequence)| {
+            sequence.draw(output.row(row), settings, model.vocab());
+        });
+        let drawn = going.len();
+        passed(group.iter().filter(|it| it.ended).count(), drawn);
+    }
+    Ok(true)
+}
+
+/// An engine with room for so many texts.
+pub(crate) fn engine_options(
+    settings: &Settings,
+    running: &Running,
+) -> anyhow::Result<EngineOptions> {
+    Ok(EngineOptions {
         context_len: Some(NonZeroU32::try_from(u32::try_from(settings.len)?)?),
         slots: running.slots,
         threads: running.threads,
         interrupt: Some(Arc::clone(&running.stop)),
         ..EngineOptions::default()
-    };
-    let mut engine = LlamaEngine::new(&model, &options)?;
-    let mut waiting = texts(&model, prompts, &settings)?;
-    let wanted = waiting.len();
-    waiting.retain(|it| done.iter().all(|done| done.id != it.text.id));
-    let mut slots: Vec<Option<Sequence>> = (0..running.slots.get()).map(|_| None).collect();
-    let (mut output, mut texts, mut drawn) = (Output::default(), done, 0);
-    loop {
-        for slot in slots.iter_mut().filter(|slot| slot.is_none()) {
-            *slot = waiting.pop_front();
-        }
-        let stopped = || running.stop.load(Ordering::Relaxed);
-        if stopped() || slots.iter().all(Option::is_none) {
-            break;
-        }
-        match pass(&mut engine, &mut slots, &mut output) {
-            Err(_) if stopped() => break,
-            passed => passed?,
-        }
-        let mut going: Vec<&mut Sequence> = slots.iter_mut().flatten().collect();
-        drawn += going.len();
-        going.par_iter_mut().enumerate().for_each(|(row, sequence)| {
-            sequence.draw(output.row(row), &settings, model.vocab());
-        });
-        for slot in &mut slots {
-            if let Some(ended) = slot.take_if(|it| it.ended) {
-                texts.push(ended.text);
-                told(texts.len(), wanted, drawn);
-            }
-        }
-    }
-    // In an order that does not depend on which ended first.
-    texts.sort_unstable_by_key(|text| text.id);
-    Ok(Collected { rows: Rows { settings, texts }, wanted })
+    })
 }
 
-/// A pass over the newest tokens of all sequences, and the prompts of new ones.
+/// A pass over the newest tokens of all sequences that go on, and at first their prompts.
 fn pass(
     engine: &mut LlamaEngine,
-    slots: &mut [Option<Sequence>],
+    group: &mut [Sequence],
     output: &mut Output,
 ) -> anyhow::Result<()> {
     let tokens: Vec<(u32, usize, Vec<Token>)> = (0..)
-        .zip(slots.iter())
-        .filter_map(|(slot, sequence)| {
-            let sequence = sequence.as_ref()?;
+        .zip(group.iter())
+        .filter(|(_, sequence)| !sequence.ended)
+        .map(|(slot, sequence)| {
             let new = sequence.text.tokens[sequence.cached..].iter().copied().map(Token);
-            Some((slot, sequence.cached, new.collect()))
+            (slot, sequence.cached, new.collect())
         })
         .collect();
     let steps: Vec<Step<'_>> = tokens
@@ -137,7 +161,7 @@ fn pass(
         })
         .collect();
     engine.extend(&steps, output).context("the target failed")?;
-    for sequence in slots.iter_mut().flatten() {
+    for sequence in group.iter_mut().filter(|it| !it.ended) {
         sequence.cached = sequence.text.tokens.len();
     }
     Ok(())
@@ -145,11 +169,7 @@ fn pass(
 
 /// What is to be continued, in its order: the prompts that are held out, then all others as often as
 /// there are samples.
-fn texts(
-    model: &Model,
-    prompts: &[Prompt],
-    settings: &Settings,
-) -> anyhow::Result<VecDeque<Sequence>> {
+fn texts(model: &Model, prompts: &[Prompt], settings: &Settings) -> anyhow::Result<Vec<Sequence>> {
     let vocab = model.vocab();
     let rendered = prompts::in_chat_format(prompts, model.chat_template().as_deref())?;
     let mut tokenized = Vec::new();
@@ -175,20 +195,14 @@ fn texts(
     shuffle(&mut tokenized, settings.seed);
     let mut seeds = Philox::new(settings.seed ^ 0x7465_7874);
     let mut ids = 0..;
-    let mut sequence = |tokens: &Vec<u32>, held_out| Sequence {
-        text: Text {
-            id: ids.next().unwrap_or(u32::MAX),
-            held_out,
-            prompt_len: tokens.len(),
-            tokens: tokens.clone(),
-            ..Text::default()
-        },
-        cached: 0,
-        chance: Philox::new(seeds.next_u64()),
-        ended: false,
+    let mut sequence = |tokens: &Vec<u32>, held_out| {
+        let id = ids.next().unwrap_or(u32::MAX);
+        let (prompt_len, tokens) = (tokens.len(), tokens.clone());
+        let text = Text { id, held_out, prompt_len, tokens, ..Text::default() };
+        Sequence::new(text, seeds.next_u64())
     };
     let (held_out, others) = tokenized.split_at(settings.held_out);
-    let mut all: VecDeque<Sequence> = held_out.iter().map(|it| sequence(it, true)).collect();
+    let mut all: Vec<Sequence> = held_out.iter().map(|it| sequence(it, true)).collect();
     for _ in 0..settings.samples {
         all.extend(others.iter().map(|it| sequence(it, false)));
     }
@@ -196,28 +210,49 @@ fn texts(
 }
 
 impl Sequence {
+    pub(crate) fn new(text: Text, seed: u64) -> Self {
+        Self { text, cached: 0, chance: Philox::new(seed), ended: false }
+    }
+
     /// Draws the next token from a row of logits, and notes the row.
     fn draw(&mut self, logits: &[f32], settings: &Settings, vocab: &impl Tokenizer) {
-        let shares = shares(logits, settings.row_temperature());
-        let mut ranked: Vec<u32> = (0..).take(shares.len()).collect();
-        let listed = settings.listed.min(ranked.len());
-        let falling = |a: &u32, b: &u32| {
-            shares[*b as usize].total_cmp(&shares[*a as usize]).then_with(|| a.cmp(b))
-        };
-        if listed < ranked.len() {
-            ranked.select_nth_unstable_by(listed, falling);
-        }
-        ranked.truncate(listed);
-        ranked.sort_unstable_by(falling);
+        let row = list(logits, settings);
         let token = match settings.temperature > 0.0 {
-            true => pick(&shares, unit(&mut self.chance)),
-            false => ranked[0],
+            true => pick(&row.shares, unit(&mut self.chance)),
+            false => row.tokens[0],
         };
-        self.text.row_shares.extend(ranked.iter().map(|&token| shares[token as usize]));
-        self.text.row_tokens.extend(ranked);
+        self.text.row_shares.extend(row.listed_shares);
+        self.text.row_tokens.extend(row.tokens);
         self.text.tokens.push(token);
         self.ended = vocab.is_end(Token(token)) || self.text.row_count() == settings.predict;
     }
+}
+
+/// A row of logits as probabilities.
+pub(crate) struct Listed {
+    /// Of all tokens.
+    shares: Vec<f32>,
+    /// The likeliest, in falling order.
+    pub(crate) tokens: Vec<u32>,
+    /// Of these.
+    pub(crate) listed_shares: Vec<f32>,
+}
+
+/// Lists the likeliest tokens of a row.
+pub(crate) fn list(logits: &[f32], settings: &Settings) -> Listed {
+    let shares = shares(logits, settings.row_temperature());
+    let mut tokens: Vec<u32> = (0..).take(shares.len()).collect();
+    let count = settings.listed.min(tokens.len());
+    let falling = |a: &u32, b: &u32| {
+        shares[*b as usize].total_cmp(&shares[*a as usize]).then_with(|| a.cmp(b))
+    };
+    if count < tokens.len() {
+        tokens.select_nth_unstable_by(count, falling);
+    }
+    tokens.truncate(count);
+    tokens.sort_unstable_by(falling);
+    let listed_shares = tokens.iter().map(|&token| shares[token as usize]).collect();
+    Listed { shares, tokens, listed_shares }
 }
 
 /// Probabilities at a temperature.

@@ -26,7 +26,7 @@ pub(crate) struct Flags {
     /// GGUF file of the target
     #[arg(short = 'm', long, value_name = "FILE")]
     pub(crate) model: PathBuf,
-    /// GGUF file of the student, of the llama or qwen2 family, with the target's vocabulary
+    /// GGUF file of the student, of the llama, qwen2, qwen3 or gemma3 family
     /// [default: the target]
     #[arg(long, value_name = "FILE")]
     pub(crate) student: Option<PathBuf>,
@@ -100,6 +100,10 @@ pub(crate) struct TrainingFlags {
     /// How often all texts are learned from
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) epochs: u64,
+    /// Share of the texts that the student writes itself, from 0 to 1, in each epoch but the first; the
+    /// target tells its distributions over them
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub(crate) on_policy: f64,
     /// Time for training, such as 45m: fewer steps are made if they would take longer
     #[arg(long, value_name = "TIME")]
     pub(crate) time_limit: Option<Span>,

@@ -8,13 +8,15 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use forerun_llama::{ModelFile, QuantizeType, quantize};
+use forerun_llama::{ModelFile, QuantizeType, Value, quantize};
 
-use crate::model::{OUTPUT_NORM, Pairs, Shape, Student, block_name};
+use crate::model::{Activation, OUTPUT_NORM, Pairs, Shape, Student, Window, block_name};
 use crate::sealed::beside;
 
 const EMBEDDING: &str = "token_embd.weight";
 const OUTPUT: &str = "output.weight";
+const GEMMA: &str = "gemma3";
+const WINDOW_PATTERN: &str = "gemma3.attention.sliding_window_pattern";
 
 /// The sizes of the model in a file.
 ///
@@ -24,9 +26,10 @@ pub fn shape(file: &ModelFile) -> anyhow::Result<Shape> {
     let architecture = file.text("general.architecture").unwrap_or_default();
     let pairs = match &*architecture {
         "llama" => Pairs::Neighbours,
-        "qwen2" => Pairs::Halves,
+        "qwen2" | "qwen3" | GEMMA => Pairs::Halves,
         other => bail!(
-            "{}: a student of the architecture {other} cannot be trained: choose one of llama or qwen2",
+            "{}: a student of the architecture {other} cannot be trained: choose one of llama, qwen2, \
+             qwen3 or gemma3",
             file.path().display()
         ),
     };
@@ -46,21 +49,48 @@ pub fn shape(file: &ModelFile) -> anyhow::Result<Shape> {
     let embedding = file
         .tensor_sizes(EMBEDDING)
         .with_context(|| format!("{}: it has no embeddings", file.path().display()))?;
+    let (blocks, gemma) = (number("block_count")?, architecture == GEMMA);
+    let window = match number("attention.sliding_window") {
+        Ok(len) if gemma && len > 0 => Some(window(file, len, blocks)?),
+        _ => None,
+    };
+    let has = |part: &str| file.tensor_sizes(&block_name(0, part)).is_some();
     let shape = Shape {
         vocab: embedding[0],
         width,
-        blocks: number("block_count")?,
+        blocks,
         feed_forward: number("feed_forward_length")?,
         heads,
         key_heads: number("attention.head_count_kv")?,
         head,
-        biased: file.tensor_sizes(&block_name(0, "attn_q.bias")).is_some(),
+        biased: has("attn_q.bias"),
+        normed_heads: has("attn_q_norm.weight"),
+        normed_results: has("post_ffw_norm.weight"),
+        activation: if gemma { Activation::Gelu } else { Activation::Silu },
+        embedding_scale: if gemma { (width as f64).sqrt() } else { 1.0 },
         pairs,
         base: float("rope.freq_base").unwrap_or(10_000.0),
         epsilon: float("attention.layer_norm_rms_epsilon").unwrap_or(1e-5),
+        window,
     };
     check(file, &shape, &architecture)?;
     Ok(shape)
+}
+
+/// The blocks of a gemma that see the last tokens alone: those that the file names, or five of six.
+fn window(file: &ModelFile, len: usize, count: usize) -> anyhow::Result<Window> {
+    let every = file.number(WINDOW_PATTERN).unwrap_or(6) as usize;
+    let blocks = file
+        .booleans(WINDOW_PATTERN)
+        .unwrap_or_else(|| (0..count).map(|at| every == 0 || at % every < every - 1).collect());
+    ensure!(
+        blocks.len() == count,
+        "{}: it says of {} blocks what they see, and has {count}",
+        file.path().display(),
+        blocks.len()
+    );
+    let base = file.float("gemma3.rope.freq_base_swa").map_or(10_000.0, f64::from);
+    Ok(Window { len, base, blocks })
 }
 
 /// Looks for what a pass here would leave out, and a pass of llama.cpp would not.
@@ -76,6 +106,21 @@ fn check(file: &ModelFile, shape: &Shape, architecture: &str) -> anyhow::Result<
     ensure!(
         scaling.is_none_or(|kind| kind == "none"),
         "{shown}: its rotary embedding is scaled, which is not trained here"
+    );
+    let values = file.number(&key("attention.value_length"));
+    ensure!(
+        values.is_none_or(|len| len as usize == shape.head),
+        "{shown}: its values are of another size than its keys, which is not trained here"
+    );
+    let capped = file.float(&key("final_logit_softcapping"));
+    ensure!(
+        capped.is_none_or(|cap| cap == 0.0),
+        "{shown}: its logits are capped, which is not trained here"
+    );
+    // llama.cpp knows this one by its number of blocks, and scales its attention by another number.
+    ensure!(
+        architecture != GEMMA || shape.blocks != 62,
+        "{shown}: gemma3 of 62 blocks is not trained here"
     );
     let mut known: BTreeSet<String> = shape.tensors().into_iter().map(|(name, _)| name).collect();
     known.extend([EMBEDDING.to_owned(), OUTPUT.to_owned()]);
@@ -93,6 +138,24 @@ fn check(file: &ModelFile, shape: &Shape, architecture: &str) -> anyhow::Result<
     Ok(())
 }
 
+/// The sizes of a student that keeps some blocks.
+///
+/// # Errors
+/// If there are none, not all of them, or in another order.
+pub fn kept(shape: &Shape, blocks: Option<&[usize]>) -> anyhow::Result<Shape> {
+    let Some(blocks) = blocks else { return Ok(shape.clone()) };
+    ensure!(!blocks.is_empty(), "a student needs one block at least");
+    if let Some(block) = blocks.iter().find(|&&block| block >= shape.blocks) {
+        bail!("there is no block {block}: they are numbered from 0 to {}", shape.blocks - 1);
+    }
+    ensure!(blocks.is_sorted_by(|a, b| a < b), "blocks to keep must be in rising order");
+    let window = shape.window.as_ref().map(|window| {
+        let of_blocks = blocks.iter().map(|&block| window.blocks[block]).collect();
+        Window { blocks: of_blocks, ..window.clone() }
+    });
+    Ok(Shape { blocks: blocks.len(), window, ..shape.clone() })
+}
+
 /// The student in a file, with some of its blocks, for sequences of at most `len` tokens.
 ///
 /// # Errors
@@ -102,15 +165,10 @@ pub fn student(
     blocks: Option<&[usize]>,
     len: usize,
 ) -> anyhow::Result<Student<f32>> {
-    let mut shape = shape(file)?;
-    let all: Vec<usize> = (0..shape.blocks).collect();
+    let whole = shape(file)?;
+    let shape = kept(&whole, blocks)?;
+    let all: Vec<usize> = (0..whole.blocks).collect();
     let blocks = blocks.unwrap_or(&all);
-    ensure!(!blocks.is_empty(), "a student needs one block at least");
-    if let Some(block) = blocks.iter().find(|&&block| block >= shape.blocks) {
-        bail!("there is no block {block}: they are numbered from 0 to {}", shape.blocks - 1);
-    }
-    ensure!(blocks.is_sorted_by(|a, b| a < b), "blocks to keep must be in rising order");
-    shape.blocks = blocks.len();
     let values = |name: &str| {
         let tensor = file.tensor(name).with_context(|| format!("{name} cannot be read"))?;
         anyhow::Ok(tensor.values)
@@ -158,13 +216,19 @@ fn write_whole(student: &Student<f32>, from: &ModelFile, path: &Path) -> anyhow:
     let architecture = from.text("general.architecture").unwrap_or_default();
     let name = from.text("general.name").unwrap_or_default();
     let blocks = u32::try_from(student.shape().blocks)?;
-    let numbers = [(&*format!("{architecture}.block_count"), blocks)];
-    let name = format!("{name} distilled").trim_start().to_owned();
+    let (count, name) = (
+        format!("{architecture}.block_count"),
+        format!("{name} distilled").trim_start().to_owned(),
+    );
+    let mut changed = vec![(&*count, Value::Number(blocks)), ("general.name", Value::Text(&name))];
+    if let Some(window) = &student.shape().window {
+        changed.push((WINDOW_PATTERN, Value::Booleans(&window.blocks)));
+    }
     let frozen: Vec<_> = [EMBEDDING, OUTPUT].into_iter().filter_map(|it| from.tensor(it)).collect();
     let frozen = frozen.iter().map(|it| (&*it.name, &it.sizes[..], &it.values[..]));
     let names = student.shape().tensors();
     let trained = names.iter().zip(&student.weights);
     let trained = trained.map(|((name, sizes), values)| (&**name, &sizes[..], &values[..]));
-    from.write_like(path, &numbers, &[("general.name", &name)], frozen.chain(trained))?;
+    from.write_like(path, &changed, frozen.chain(trained))?;
     Ok(())
 }

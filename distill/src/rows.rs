@@ -72,6 +72,27 @@ impl Text {
         let place = index * listed..(index + 1) * listed;
         Row { tokens: &self.row_tokens[place.clone()], shares: &self.row_shares[place] }
     }
+
+    pub(crate) fn write(&self, writer: &mut Writer) -> anyhow::Result<()> {
+        let (prompt, all) = (u32::try_from(self.prompt_len)?, u32::try_from(self.tokens.len())?);
+        writer.write_integers(&[self.id, u32::from(self.held_out), prompt, all])?;
+        writer.write_integers(&self.tokens)?;
+        writer.write_integers(&self.row_tokens)?;
+        writer.write_floats(&self.row_shares)
+    }
+
+    pub(crate) fn read(settings: &Settings, reader: &mut Reader) -> anyhow::Result<Self> {
+        let (id, held_out) = (reader.integer()?, reader.integer()? == 1);
+        let (prompt_len, len) = (reader.integer()? as usize, reader.integer()? as usize);
+        ensure!(prompt_len > 0 && prompt_len < len, "a prompt of {prompt_len} of {len} tokens");
+        let tokens = reader.integers(len)?;
+        let listed = (len - prompt_len) * settings.listed;
+        let row_tokens = reader.integers(listed)?;
+        let known = |&token: &u32| (token as usize) < settings.vocab;
+        ensure!(tokens.iter().chain(&row_tokens).all(known), "a token out of range");
+        let row_shares = reader.floats(listed)?;
+        Ok(Self { id, held_out, prompt_len, tokens, row_tokens, row_shares })
+    }
 }
 
 /// Texts with their rows.
@@ -92,12 +113,7 @@ impl Rows {
         let mut writer = Writer::create(path, &self.settings)?;
         writer.write_integers(&[u32::try_from(self.texts.len())?])?;
         for text in &self.texts {
-            let (prompt, all) =
-                (u32::try_from(text.prompt_len)?, u32::try_from(text.tokens.len())?);
-            writer.write_integers(&[text.id, u32::from(text.held_out), prompt, all])?;
-            writer.write_integers(&text.tokens)?;
-            writer.write_integers(&text.row_tokens)?;
-            writer.write_floats(&text.row_shares)?;
+            text.write(&mut writer)?;
         }
         writer.finish()
     }
@@ -112,33 +128,15 @@ impl Rows {
         let count = reader.integer().with_context(wrong)?;
         let mut texts = Vec::new();
         for _ in 0..count {
-            texts.push(Self::read_text(&settings, &mut reader).with_context(wrong)?);
+            texts.push(Text::read(&settings, &mut reader).with_context(wrong)?);
         }
         ensure!(reader.is_at_end(), wrong());
         Ok(Self { settings, texts })
     }
 
-    fn read_text(settings: &Settings, reader: &mut Reader) -> anyhow::Result<Text> {
-        let (id, held_out) = (reader.integer()?, reader.integer()? == 1);
-        let (prompt_len, len) = (reader.integer()? as usize, reader.integer()? as usize);
-        ensure!(prompt_len > 0 && prompt_len < len, "a prompt of {prompt_len} of {len} tokens");
-        let tokens = reader.integers(len)?;
-        let listed = (len - prompt_len) * settings.listed;
-        let row_tokens = reader.integers(listed)?;
-        let known = |&token: &u32| (token as usize) < settings.vocab;
-        ensure!(tokens.iter().chain(&row_tokens).all(known), "a token out of range");
-        let row_shares = reader.floats(listed)?;
-        Ok(Text { id, held_out, prompt_len, tokens, row_tokens, row_shares })
-    }
-
     /// Rows of the texts that are held out, or of the others.
     pub fn row_count(&self, held_out: bool) -> usize {
         self.texts.iter().filter(|it| it.held_out == held_out).map(Text::row_count).sum()
-    }
-
-    /// Tokens of the longest text.
-    pub fn len_max(&self) -> usize {
-        self.texts.iter().map(|it| it.tokens.len()).max().unwrap_or(0)
     }
 }
 
@@ -175,6 +173,6 @@ mod tests {
         rows.write(&path).unwrap();
         assert_eq!(Rows::read(&path).unwrap(), rows);
         std::fs::remove_file(path).unwrap();
-        assert_eq!((rows.row_count(true), rows.len_max()), (2, 4));
+        assert_eq!(rows.row_count(true), 2);
     }
 }

@@ -1,47 +1,49 @@
 //! From files to a file: what the program does, and what it says meanwhile.
 
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+mod data;
+mod disk;
+mod page;
+mod say;
+
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
-use forerun_distill::collect::{Running, collect};
+use forerun_distill::collect::Running;
 use forerun_distill::gguf;
 use forerun_distill::loss::Divergence;
-use forerun_distill::rows::{Rows, Settings};
-use forerun_distill::sealed::{beside, hex, sha256_of};
-use forerun_distill::train::{Plan, Point, Trainer, memory};
-use forerun_lab::prompts::{self, Prompt};
+use forerun_distill::model::Student;
+use forerun_distill::own;
+use forerun_distill::rows::{Rows, Text};
+use forerun_distill::sealed::{beside, sha256_of};
+use forerun_distill::speedup::Forecast;
+use forerun_distill::train::{Plan, Point, Trainer, len_max, memory};
+use forerun_distill::words::Words;
 use forerun_lab::{Span, bytes, file_name};
-use forerun_llama::{Model, ModelFile, TokenNames};
-use sha2::{Digest, Sha256};
+use forerun_llama::{Model, ModelFile, ModelOptions};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use self::say::{Line, say};
 use crate::flags::Flags;
 
 /// What shells report of a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 /// Steps after which the time of the others is known.
 const TIMED_STEPS: u64 = 5;
-/// Time between lines about the same work.
-const SAID_EVERY: Duration = Duration::from_secs(15);
 
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
-    ensure!(
-        !flags.output.exists(),
-        "{}: there is a file already: move it away or choose another name",
-        flags.output.display()
-    );
     if let Some(threads) = flags.threads {
         let threads = usize::try_from(threads.get())?;
         rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
     }
-    let source = flags.student.as_ref().unwrap_or(&flags.model);
-    let file = ModelFile::open(source)?;
+    let origin = flags.student.as_ref().unwrap_or(&flags.model);
+    let checkpoint = beside(&flags.output, "checkpoint");
+    check(flags, &checkpoint)?;
+    let file = ModelFile::open(origin)?;
     let keep = flags.keep_blocks.as_ref().map(|blocks| &blocks.0[..]);
     if flags.no_training {
         let student = gguf::student(&file, keep, 1)?;
@@ -49,65 +51,71 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
         say(&format!("wrote {}", described(&flags.output)));
         return Ok(ExitCode::SUCCESS);
     }
-    // Before anything that takes long, what would be refused after it.
     let shape = gguf::shape(&file)?;
-    ensure!(
-        TokenNames::read(source)? == TokenNames::read(&flags.model)?,
-        "{}: its tokens are not those of {}: a student must have the target's vocabulary",
-        source.display(),
-        flags.model.display()
-    );
+    let kept = gguf::kept(&shape, keep)?;
+    let (vocab, words) = words(flags, shape.vocab)?;
+    let source = data::Source::new(flags, vocab)?;
+    let written = source.size() + disk::written(&kept);
+    disk::check(&flags.output, written)?;
+    let needed = memory(&kept, source.row_count(), &source.settings, flags.training.batch_tokens);
+    say(&format!(
+        "{} of {} blocks, {:.1} million weights to train; this takes up to {} of memory and {} of disk",
+        kept.blocks,
+        shape.blocks,
+        kept.trained() as f64 / 1e6,
+        bytes(needed as u64),
+        bytes(written)
+    ));
     let stop = watched()?;
-    let Some(rows) = rows(flags, shape.vocab, &stop)? else {
+    let Some(rows) = source.rows(&stop)? else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    let student = gguf::student(&file, keep, rows.len_max())?;
-    let needed = memory(&student, &rows, flags.training.batch_tokens);
-    say(&format!(
-        "{} of {} blocks, {:.1} M weights to train, on {} rows; {} are held out; this takes about {} of \
-         memory",
-        student.shape().blocks,
-        shape.blocks,
-        student.shape().trained() as f64 / 1e6,
-        rows.row_count(false),
-        rows.row_count(true),
-        bytes(needed as u64)
-    ));
-    let mut trainer = Trainer::new(plan(flags, &rows, source)?, &rows, student);
-    let checkpoint = beside(&flags.output, "checkpoint");
-    match (checkpoint.exists(), flags.resume) {
-        (true, true) => trainer.load(&checkpoint)?,
-        (true, false) => bail!(
-            "{}: there is a checkpoint of an earlier run: go on from it with --resume, or remove it",
-            checkpoint.display()
-        ),
-        (false, true) => bail!("{}: there is no such checkpoint", checkpoint.display()),
-        (false, false) => {}
+    say(&format!("{} rows; {} are held out", rows.row_count(false), rows.row_count(true)));
+    let student = gguf::student(&file, keep, len_max(&rows, words.as_ref()))?;
+    let mut trainer = Trainer::new(plan(flags, &rows, origin)?, &rows, student, words);
+    if flags.resume {
+        trainer.load(&checkpoint)?;
     }
-    if !train(flags, &mut trainer, &checkpoint, &stop)? {
+    let forecast = forecast(flags, trainer.student(), &file)?;
+    let training =
+        Training { flags, rows: &rows, file: &file, forecast: &forecast, checkpoint: &checkpoint };
+    if !training.run(&mut trainer, &stop)? {
         say(&format!(
             "stopped after step {}: go on with the same flags and --resume",
             trainer.progress().step
         ));
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    let curve = trainer.progress().curve.clone();
-    let best = trainer.progress().best().map(|(point, _)| *point);
-    gguf::export(&trainer.into_best(), &file, &flags.output, flags.format)?;
-    // The file is there; what it was made from is no longer needed, and that it stays is no failure.
-    let _ = std::fs::remove_file(&checkpoint);
-    if let (Some(first), Some(best)) = (curve.first(), best) {
-        say(&format!(
-            "wrote {}: overlap of what is held out {:.3}, {:.3} at the start; the same token likeliest \
-             in {:.3}, {:.3} at the start",
-            described(&flags.output),
-            best.overlap,
-            first.overlap,
-            best.agreement,
-            first.agreement
-        ));
-    }
+    training.finish(&mut trainer)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses, before anything that takes long, what would be refused after it.
+fn check(flags: &Flags, checkpoint: &Path) -> anyhow::Result<()> {
+    ensure!(
+        !flags.output.exists(),
+        "{}: there is a file already: move it away or choose another name",
+        flags.output.display()
+    );
+    let training = &flags.training;
+    ensure!(training.rate > 0.0, "--rate {}: expected more than 0", training.rate);
+    ensure!(
+        training.epochs > 0 && training.measure_every > 0,
+        "expected 1 or more epochs and steps"
+    );
+    ensure!(
+        (0.0..=1.0).contains(&training.on_policy),
+        "--on-policy {}: expected a share from 0 to 1",
+        training.on_policy
+    );
+    match (checkpoint.exists(), flags.resume) {
+        (true, false) => bail!(
+            "{}: there is a checkpoint of an earlier run: go on from it with --resume, or remove it",
+            checkpoint.display()
+        ),
+        (false, true) => bail!("{}: there is no such checkpoint", checkpoint.display()),
+        _ => Ok(()),
+    }
 }
 
 /// The flag that Ctrl-C sets; a second press ends the program.
@@ -124,111 +132,8 @@ fn watched() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// The target's texts and rows, from their file or from the target. None if it was stopped.
-fn rows(flags: &Flags, vocab: usize, stop: &Arc<AtomicBool>) -> anyhow::Result<Option<Rows>> {
-    let path = flags.rows.clone().unwrap_or_else(|| beside(&flags.output, "rows"));
-    let prompts = read_prompts(&flags.prompts)?;
-    let settings = settings(flags, vocab, &prompts)?;
-    if path.exists() {
-        return Ok(Some(known(&path, &settings)?));
-    }
-    let partial = beside(&path, "partial");
-    let done = match partial.exists() {
-        true => known(&partial, &settings)?.texts,
-        false => Vec::new(),
-    };
-    Model::check(&flags.model)?;
-    let listed = 8 * settings.listed + 4;
-    let texts =
-        settings.held_out + settings.samples * prompts.len().saturating_sub(settings.held_out);
-    say(&format!(
-        "{} continues {} prompts; {} takes at most {} of disk",
-        file_name(&flags.model),
-        texts,
-        file_name(&path),
-        bytes((texts * (settings.predict * listed + 4 * settings.len)) as u64)
-    ));
-    let running =
-        Running { slots: flags.data.parallel, threads: flags.threads, stop: Arc::clone(stop) };
-    let (start, before, mut line) = (Instant::now(), done.len(), Line::new());
-    let mut told = |done: usize, all: usize, drawn: usize| {
-        let spent = start.elapsed().as_secs_f64();
-        let left = Span { seconds: spent / (done - before) as f64 * (all - done) as f64 };
-        let pace = drawn as f64 / spent;
-        line.show(done == all, || {
-            format!("{done} of {all} texts, {pace:.0} tokens a second, about {left} left")
-        });
-    };
-    let source = (&*flags.model, &prompts[..]);
-    let collected = collect(source, settings, done, &running, &mut told)?;
-    let (rows, wanted) = (collected.rows, collected.wanted);
-    if rows.texts.len() < wanted {
-        rows.write(&partial)?;
-        let texts = rows.texts.len();
-        say(&format!("stopped with {texts} of {wanted} texts: the same flags go on from there"));
-        return Ok(None);
-    }
-    rows.write(&path)?;
-    // It is in the other file now, and that it stays is no failure.
-    let _ = std::fs::remove_file(&partial);
-    Ok(Some(rows))
-}
-
-/// Rows from a file, if they were made with these settings.
-fn known(path: &Path, settings: &Settings) -> anyhow::Result<Rows> {
-    let rows = Rows::read(path)?;
-    ensure!(
-        rows.settings == *settings,
-        "{}: these rows were made with other settings ({:?}; now {settings:?}): name another file by \
-         --rows, or remove it",
-        path.display(),
-        rows.settings
-    );
-    Ok(rows)
-}
-
-fn read_prompts(files: &[PathBuf]) -> anyhow::Result<Vec<Prompt>> {
-    if files.is_empty() {
-        return Ok(prompts::field());
-    }
-    let mut all = Vec::new();
-    for path in files {
-        all.extend(prompts::file(path)?);
-    }
-    Ok(all)
-}
-
-fn settings(flags: &Flags, vocab: usize, prompts: &[Prompt]) -> anyhow::Result<Settings> {
-    let data = &flags.data;
-    ensure!(data.temp >= 0.0 && data.temp.is_finite(), "--temp {}: expected 0 or more", data.temp);
-    ensure!((1..=vocab).contains(&data.listed), "--listed {}: expected 1 to {vocab}", data.listed);
-    ensure!(data.held_out > 0, "--held-out 0: something must be there to measure with");
-    ensure!(data.predict > 0 && data.samples > 0, "--predict and --samples must be 1 at least");
-    let mut hash = Sha256::new();
-    for prompt in prompts {
-        hash.update(serde_json::to_vec(&prompt.messages)?);
-    }
-    Ok(Settings {
-        target: sha256_of(&flags.model)?,
-        vocab,
-        prompts: hex(&hash.finalize()),
-        held_out: data.held_out,
-        samples: data.samples,
-        predict: data.predict,
-        len: data.ctx_size,
-        temperature: data.temp,
-        listed: data.listed,
-        seed: flags.seed,
-    })
-}
-
 fn plan(flags: &Flags, rows: &Rows, source: &Path) -> anyhow::Result<Plan> {
     let training = &flags.training;
-    ensure!(training.rate > 0.0, "--rate {}: expected more than 0", training.rate);
-    ensure!(
-        training.epochs > 0 && training.measure_every > 0,
-        "expected 1 or more epochs and steps"
-    );
     let usual = match flags.data.temp > 0.0 {
         true => Divergence::Jsd,
         false => Divergence::ForwardKl,
@@ -242,105 +147,189 @@ fn plan(flags: &Flags, rows: &Rows, source: &Path) -> anyhow::Result<Plan> {
         batch_tokens: training.batch_tokens,
         measure_every: training.measure_every,
         patience: training.patience,
+        on_policy: training.on_policy,
         seed: flags.seed,
         of: format!("{} {kept:?} {}", sha256_of(source)?, serde_json::to_string(&rows.settings)?),
     })
 }
 
-/// Trains to the end; whether it came there.
-fn train(
-    flags: &Flags,
-    trainer: &mut Trainer<'_>,
-    checkpoint: &Path,
-    stop: &AtomicBool,
-) -> anyhow::Result<bool> {
-    let (mut saved, mut line) = (Instant::now(), Line::new());
-    let mut measuring = 0.0;
-    loop {
-        if trainer.is_due() {
-            let start = Instant::now();
-            let point = trainer.measure()?;
-            measuring = start.elapsed().as_secs_f64();
-            say(&measured(&point, trainer.progress().steps));
-        }
-        if trainer.is_done() {
-            return Ok(true);
-        }
-        let start = Instant::now();
-        let found = trainer.step()?;
-        trainer.spend(start.elapsed().as_secs_f64());
-        let progress = trainer.progress();
-        let done = progress.step;
-        let pace = progress.seconds / done as f64 + measuring / flags.training.measure_every as f64;
-        if let (Some(limit), TIMED_STEPS) = (flags.training.time_limit, done) {
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a number of steps"
-            )]
-            trainer.shorten((limit.seconds / pace) as u64);
-        }
-        let all = trainer.progress().steps;
-        let left = Span { seconds: pace * (all - done.min(all)) as f64 };
-        line.show(false, || {
-            format!(
-                "step {done} of {all}: loss {:.3}, overlap {:.3}, about {left} left",
-                found.loss, found.overlap
-            )
-        });
-        let stopped = stop.load(Ordering::Relaxed);
-        if stopped || saved.elapsed() >= flags.training.checkpoint_every.duration() {
-            trainer.save(checkpoint)?;
-            saved = Instant::now();
-        }
-        if stopped {
-            return Ok(false);
-        }
-    }
+/// Tokens of the target's vocabulary, and how they are written in the student's if it has others.
+fn words(flags: &Flags, student_len: usize) -> anyhow::Result<(usize, Option<Words>)> {
+    let Some(path) = &flags.student else { return Ok((student_len, None)) };
+    let load = |path: &Path| Model::load(ModelOptions::new(path));
+    let (target, student) = (load(&flags.model)?, load(path)?);
+    let words = Words::between(
+        (target.vocab(), target.vocab_len()),
+        (student.vocab(), student.vocab_len()),
+    );
+    let words = words.with_context(|| format!("{}", path.display()))?;
+    ensure!(
+        words.is_none() || flags.training.on_policy == 0.0,
+        "{}: it has another vocabulary than the target: --on-policy is for students with the same",
+        path.display()
+    );
+    Ok((target.vocab_len(), words))
 }
 
-fn measured(point: &Point, steps: u64) -> String {
-    format!(
-        "step {} of {steps}, {} rows: held out: loss {:.4}, overlap {:.4}, the same token likeliest {:.4}",
-        point.step, point.rows, point.loss, point.overlap, point.agreement
-    )
+/// What passes of the target and of the student take. Its weights make no difference to that, so the
+/// student is written as it is, and removed.
+fn forecast(flags: &Flags, student: &Student<f32>, file: &ModelFile) -> anyhow::Result<Forecast> {
+    let untrained = beside(&flags.output, "untrained");
+    // What an earlier run may have left.
+    let _ = std::fs::remove_file(&untrained);
+    gguf::export(student, file, &untrained, flags.format)?;
+    let forecast = Forecast::measure(&flags.model, &untrained, flags.threads);
+    let _ = std::fs::remove_file(&untrained);
+    forecast
+}
+
+/// A training and what is said of it.
+struct Training<'a> {
+    flags: &'a Flags,
+    rows: &'a Rows,
+    file: &'a ModelFile,
+    forecast: &'a Forecast,
+    checkpoint: &'a Path,
+}
+
+impl Training<'_> {
+    /// Trains to the end; whether it came there.
+    fn run(&self, trainer: &mut Trainer<'_>, stop: &Arc<AtomicBool>) -> anyhow::Result<bool> {
+        let training = &self.flags.training;
+        let (mut saved, mut line) = (Instant::now(), Line::new());
+        let mut measuring = 0.0;
+        loop {
+            if trainer.is_due() {
+                let start = Instant::now();
+                let point = trainer.measure()?;
+                measuring = start.elapsed().as_secs_f64();
+                say(&self.measured(&point, trainer.progress().steps));
+            }
+            if trainer.is_done() {
+                return Ok(true);
+            }
+            if !self.write_own(trainer, stop)? {
+                trainer.save(self.checkpoint)?;
+                return Ok(false);
+            }
+            let start = Instant::now();
+            let found = trainer.step()?;
+            trainer.spend(start.elapsed().as_secs_f64());
+            let progress = trainer.progress();
+            let done = progress.step;
+            let pace = progress.seconds / done as f64 + measuring / training.measure_every as f64;
+            if let (Some(limit), TIMED_STEPS) = (training.time_limit, done) {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "a number of steps"
+                )]
+                trainer.shorten((limit.seconds / pace) as u64);
+            }
+            let all = trainer.progress().steps;
+            let left = Span { seconds: pace * (all - done.min(all)) as f64 };
+            line.show(false, || {
+                format!(
+                    "step {done} of {all}: loss {:.3}, overlap {:.3}, about {left} left",
+                    found.loss, found.overlap
+                )
+            });
+            if stop.load(Ordering::Relaxed) {
+                trainer.save(self.checkpoint)?;
+                return Ok(false);
+            }
+            if saved.elapsed() >= training.checkpoint_every.duration() {
+                saved = Instant::now();
+                // The last one is still there, and there may be room again by the next.
+                if let Err(error) = trainer.save(self.checkpoint) {
+                    say(&format!("no checkpoint: {error:#}; training goes on"));
+                }
+            }
+        }
+    }
+
+    /// Has the student write what it is to learn from in this epoch. Returns false if it was stopped.
+    fn write_own(&self, trainer: &mut Trainer<'_>, stop: &Arc<AtomicBool>) -> anyhow::Result<bool> {
+        let places = trainer.wants_own();
+        if places.is_empty() {
+            return Ok(true);
+        }
+        let flags = self.flags;
+        let path = beside(&flags.output, "student");
+        // What an earlier run may have left.
+        let _ = std::fs::remove_file(&path);
+        gguf::export(trainer.student(), self.file, &path, flags.format)?;
+        let running =
+            Running { slots: flags.data.parallel, threads: flags.threads, stop: Arc::clone(stop) };
+        let epoch = trainer.progress().epoch;
+        let texts: Vec<&Text> = places.iter().map(|&place| &self.rows.texts[place]).collect();
+        let start = Instant::now();
+        let seed = flags.seed ^ epoch.rotate_left(32);
+        let written =
+            own::write((&path, &flags.model), &texts, &self.rows.settings, seed, &running);
+        let _ = std::fs::remove_file(&path);
+        let Some(written) = written? else { return Ok(false) };
+        let rows: usize = written.iter().map(Text::row_count).sum();
+        say(&format!(
+            "epoch {}: the student wrote {} texts, {rows} rows, in {}",
+            epoch + 1,
+            written.len(),
+            Span::from(start.elapsed())
+        ));
+        trainer.set_own(&places, written);
+        Ok(true)
+    }
+
+    fn measured(&self, point: &Point, steps: u64) -> String {
+        let forecast = self.forecast.best(point.accepted);
+        format!(
+            "step {} of {steps}, {} rows: held out: loss {:.4}, overlap {:.4}, the same token likeliest \
+             {:.4}; predicted speedup {:.2} with drafts of {}",
+            point.step,
+            point.rows,
+            point.loss,
+            point.overlap,
+            point.agreement,
+            forecast.speedup,
+            forecast.len
+        )
+    }
+
+    /// Writes the student that measured best, and the page about it.
+    fn finish(&self, trainer: &mut Trainer<'_>) -> anyhow::Result<()> {
+        let output = &self.flags.output;
+        // If there is no room for the file, nothing is lost.
+        let saved = trainer.save(self.checkpoint);
+        let exported = gguf::export(trainer.best_student(), self.file, output, self.flags.format);
+        if saved.is_ok() {
+            exported.with_context(|| {
+                format!("{} has all: make room, and go on with --resume", self.checkpoint.display())
+            })?;
+        } else {
+            exported?;
+        }
+        say(&format!("wrote {}", described(output)));
+        let run = page::Run {
+            flags: self.flags,
+            rows: self.rows,
+            shape: trainer.shape(),
+            plan: trainer.plan(),
+            progress: trainer.progress(),
+            forecast: self.forecast,
+        };
+        let page = beside(output, "html");
+        std::fs::write(&page, run.html()).with_context(|| format!("{}", page.display()))?;
+        // The file is there; what it was made from is no longer needed, and that it stays is no failure.
+        let _ = std::fs::remove_file(self.checkpoint);
+        for line in run.verdict() {
+            say(&line);
+        }
+        say(&format!("all figures: {}", page.display()));
+        Ok(())
+    }
 }
 
 fn described(path: &Path) -> String {
     let size = std::fs::metadata(path).map_or(0, |about| about.len());
     format!("{} ({})", file_name(path), bytes(size))
-}
-
-/// Writes a line to standard error. Where that is closed there is nobody to tell.
-fn say(line: &str) {
-    let clear = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
-    let _ = writeln!(std::io::stderr(), "{clear}{line}");
-}
-
-/// A line that changes: on a terminal in its place, in a log now and then.
-struct Line {
-    terminal: bool,
-    said: Option<Instant>,
-}
-
-impl Line {
-    fn new() -> Self {
-        Self { terminal: std::io::stderr().is_terminal(), said: None }
-    }
-
-    fn show(&mut self, last: bool, line: impl FnOnce() -> String) {
-        let every = if self.terminal { Duration::from_millis(200) } else { SAID_EVERY };
-        if !last && self.said.is_some_and(|said| said.elapsed() < every) {
-            return;
-        }
-        self.said = Some(Instant::now());
-        match self.terminal && !last {
-            true => {
-                let mut out = std::io::stderr();
-                let _ = write!(out, "\r\x1b[K{}", line());
-                let _ = out.flush();
-            }
-            false => say(&line()),
-        }
-    }
 }

@@ -1,17 +1,19 @@
 //! Training: batches in an order that the seed decides, a measurement of what is held out now and then,
 //! and checkpoints from which the same numbers follow.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::collect::shuffle;
-use crate::loss::{Divergence, Measures, compare};
-use crate::model::{Batch, Student};
+use crate::loss::{Divergence, Measures, Row, compare};
+use crate::model::{Batch, HEAD_ROWS, Shape, Student};
 use crate::optimizer::{Adam, rate};
-use crate::rows::{Rows, Text};
+use crate::rows::{Rows, Settings, Text};
 use crate::sealed::{Reader, Writer};
+use crate::words::Words;
 
 /// What a run does. A checkpoint of another plan is another run's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,6 +32,8 @@ pub struct Plan {
     pub measure_every: u64,
     /// Measurements without a better one after which it ends.
     pub patience: u64,
+    /// Share of the texts that the student writes itself, in each epoch but the first.
+    pub on_policy: f64,
     /// Seed of the order.
     pub seed: u64,
     /// What the student and the data are.
@@ -49,6 +53,10 @@ pub struct Point {
     pub overlap: f64,
     /// Share of rows whose likeliest token is the target's.
     pub agreement: f64,
+    /// How often a drafted token is accepted: the overlap, or the agreement at temperature 0.
+    pub accepted: f64,
+    /// Divergence of what was learned from since the point before, as it was when it was.
+    pub learned_loss: Option<f64>,
 }
 
 /// How far a run is.
@@ -58,10 +66,16 @@ pub struct Progress {
     pub step: u64,
     /// Steps in all.
     pub steps: u64,
+    /// The epoch, and the batch of it that is next.
+    pub epoch: u64,
+    /// See `epoch`.
+    pub batch: usize,
     /// Rows that were learned from.
     pub rows: u64,
     /// What was measured.
     pub curve: Vec<Point>,
+    /// Sum of the divergences of rows that were learned from since.
+    pub learned_loss: f64,
     /// Seconds of training.
     pub seconds: f64,
 }
@@ -70,7 +84,7 @@ impl Progress {
     /// The best point, and how many were measured after it.
     pub fn best(&self) -> Option<(&Point, usize)> {
         let better =
-            |best: usize, at: usize| match self.curve[at].overlap > self.curve[best].overlap {
+            |best: usize, at: usize| match self.curve[at].accepted > self.curve[best].accepted {
                 true => at,
                 false => best,
             };
@@ -91,20 +105,26 @@ pub struct Trainer<'a> {
     plan: Plan,
     rows: &'a Rows,
     student: Student<f32>,
+    /// How texts are written in the student's tokens, if it has others than the target.
+    words: Option<Words>,
     adam: Adam,
     matrices: Vec<bool>,
     gradients: Vec<Vec<f32>>,
     /// The weights that measured best.
     best: Vec<Vec<f32>>,
     progress: Progress,
-    // The batches of the epoch that goes on.
-    epoch: Option<(u64, Vec<Vec<usize>>)>,
+    /// Texts of this epoch that the student wrote itself, by their place.
+    own: BTreeMap<usize, Text>,
+    /// The batches of this epoch, once they are known.
+    batches: Option<Vec<Vec<usize>>>,
 }
 
 impl<'a> Trainer<'a> {
     /// Begins a run.
-    pub fn new(plan: Plan, rows: &'a Rows, student: Student<f32>) -> Self {
-        let steps = (0..plan.epochs).map(|epoch| batches(&plan, rows, epoch).len() as u64).sum();
+    pub fn new(plan: Plan, rows: &'a Rows, student: Student<f32>, words: Option<Words>) -> Self {
+        let len = |place: usize| student_len(&rows.texts[place], words.as_ref());
+        let count = |epoch| packed(&order(&plan, rows, epoch), len, plan.batch_tokens).len() as u64;
+        let steps = (0..plan.epochs).map(count).sum();
         Self {
             rows,
             adam: Adam::new(&student.weights),
@@ -112,10 +132,22 @@ impl<'a> Trainer<'a> {
             gradients: student.weights.iter().map(|it| vec![0.0; it.len()]).collect(),
             best: student.weights.clone(),
             progress: Progress { steps, ..Progress::default() },
-            epoch: None,
+            own: BTreeMap::new(),
+            batches: None,
             plan,
+            words,
             student,
         }
+    }
+
+    /// What it does.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The sizes of the student.
+    pub fn shape(&self) -> &Shape {
+        self.student.shape()
     }
 
     /// How far it is.
@@ -151,24 +183,29 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// If a weight got no gradient.
     pub fn step(&mut self) -> candle_core::Result<Measures> {
-        let batch = self.next_batch();
-        let texts: Vec<&Text> = batch.iter().map(|&text| &self.rows.texts[text]).collect();
-        let (batch, asked) = batch_of(&texts);
-        for gradient in &mut self.gradients {
+        let places = self.next_texts();
+        let mut gradients = std::mem::take(&mut self.gradients);
+        for gradient in &mut gradients {
             gradient.fill(0.0);
         }
-        let (divergence, weight) = (self.plan.divergence, 1.0 / asked.len() as f64);
-        let temperature = self.rows.settings.row_temperature();
-        let ask = |at: usize, logits: &mut [f32]| {
-            let (text, row) = asked[at];
-            compare(divergence, texts[text].row(row), logits, temperature, weight)
+        let texts: Vec<&Text> = places.iter().map(|&place| self.text(place)).collect();
+        let lesson = Lesson::new(texts, self.words.as_ref());
+        let asked = lesson.asked.len();
+        let by = By {
+            divergence: self.plan.divergence,
+            temperature: self.rows.settings.row_temperature(),
+            weight: 1.0 / asked.max(1) as f64,
         };
-        let found = self.student.learn(&batch, &ask, &mut self.gradients)?;
+        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
+        let found = self.student.learn(&lesson.batch, &ask, &mut gradients)?;
+        self.gradients = gradients;
         let Progress { step, steps, .. } = self.progress;
         let rate = rate(step, steps, self.plan.warm_up, self.plan.rate);
         self.adam.step(&mut self.student.weights, &self.gradients, &self.matrices, (step, rate));
         self.progress.step += 1;
-        self.progress.rows += asked.len() as u64;
+        self.next_batch();
+        self.progress.rows += asked as u64;
+        self.progress.learned_loss += found.iter().map(|it| it.loss).sum::<f64>();
         Ok(Measures::mean(&found))
     }
 
@@ -177,15 +214,24 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// As for [`measure`].
     pub fn measure(&mut self) -> candle_core::Result<Point> {
-        let found =
-            measure(&self.student, self.rows, self.plan.divergence, self.plan.batch_tokens)?;
+        let Plan { divergence, batch_tokens, .. } = self.plan;
+        let words = self.words.as_ref();
+        let found = measure(&self.student, self.rows, words, (divergence, batch_tokens))?;
+        let Progress { step, rows, learned_loss, .. } = self.progress;
+        let learned = rows - self.progress.curve.last().map_or(0, |it| it.rows);
         let point = Point {
-            step: self.progress.step,
-            rows: self.progress.rows,
+            step,
+            rows,
             loss: found.loss,
             overlap: found.overlap,
             agreement: found.agreement,
+            accepted: match self.rows.settings.temperature > 0.0 {
+                true => found.overlap,
+                false => found.agreement,
+            },
+            learned_loss: (learned > 0).then(|| learned_loss / learned as f64),
         };
+        self.progress.learned_loss = 0.0;
         self.progress.curve.push(point);
         if self.progress.best().is_some_and(|(_, after)| after == 0) {
             self.best.clone_from(&self.student.weights);
@@ -193,10 +239,10 @@ impl<'a> Trainer<'a> {
         Ok(point)
     }
 
-    /// The student as it measured best.
-    pub fn into_best(mut self) -> Student<f32> {
-        self.student.weights = self.best;
-        self.student
+    /// Goes back to the weights that measured best, and ends there.
+    pub fn best_student(&mut self) -> &Student<f32> {
+        self.student.weights.clone_from(&self.best);
+        &self.student
     }
 
     /// Writes all that the next step depends on.
@@ -210,6 +256,11 @@ impl<'a> Trainer<'a> {
             for tensor in set {
                 writer.write_floats(tensor)?;
             }
+        }
+        writer.write_integers(&[u32::try_from(self.own.len())?])?;
+        for (&place, text) in &self.own {
+            writer.write_integers(&[u32::try_from(place)?])?;
+            text.write(&mut writer)?;
         }
         writer.finish()
     }
@@ -225,55 +276,101 @@ impl<'a> Trainer<'a> {
             "{}: this is a checkpoint of a run with other settings: give the same flags, or remove it",
             path.display()
         );
+        let cut = || format!("{}: it is of another student: remove it", path.display());
         let weights = &mut self.student.weights;
         for set in [weights, &mut self.adam.first, &mut self.adam.second, &mut self.best] {
             for tensor in set {
-                let cut = || format!("{}: it is of another student: remove it", path.display());
                 *tensor = reader.floats(tensor.len()).with_context(cut)?;
             }
         }
+        let count = reader.integer().with_context(cut)?;
+        let mut own = || {
+            let place = reader.integer()? as usize;
+            anyhow::Ok((place, Text::read(&self.rows.settings, &mut reader)?))
+        };
+        self.own = (0..count).map(|_| own()).collect::<anyhow::Result<_>>().with_context(cut)?;
         self.progress = header.progress;
-        self.epoch = None;
+        self.batches = None;
         Ok(())
     }
 
-    /// The texts of the next batch.
-    fn next_batch(&mut self) -> Vec<usize> {
-        let mut at = self.progress.step;
-        let mut epoch = 0;
-        loop {
-            let known = self.epoch.as_ref().is_some_and(|(known, _)| *known == epoch);
-            let count = match known {
-                true => self.epoch.as_ref().map_or(0, |(_, all)| all.len() as u64),
-                false => batches(&self.plan, self.rows, epoch).len() as u64,
-            };
-            if at < count {
-                if !known {
-                    self.epoch = Some((epoch, batches(&self.plan, self.rows, epoch)));
-                }
-                let place = usize::try_from(at).unwrap_or(0);
-                return self.epoch.as_ref().map(|(_, all)| all[place].clone()).unwrap_or_default();
-            }
-            at -= count;
-            epoch += 1;
+    /// The texts that the student is to write itself before the next step, by their place; none if it is to
+    /// write nothing.
+    pub fn wants_own(&self) -> Vec<usize> {
+        let Progress { epoch, batch, .. } = self.progress;
+        if epoch == 0 || batch > 0 || !self.own.is_empty() {
+            return Vec::new();
+        }
+        let mut order = order(&self.plan, self.rows, epoch);
+        // Which texts a batch has says nothing about which the student writes.
+        shuffle(&mut order, !epoch_seed(&self.plan, epoch));
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "of a length")]
+        order.truncate((self.plan.on_policy * order.len() as f64).round() as usize);
+        order
+    }
+
+    /// What the student wrote at these places: it is learned from in this epoch.
+    pub fn set_own(&mut self, places: &[usize], texts: Vec<Text>) {
+        self.own = places.iter().copied().zip(texts).collect();
+        self.batches = None;
+    }
+
+    /// The student as it is.
+    pub fn student(&self) -> &Student<f32> {
+        &self.student
+    }
+
+    fn text(&self, place: usize) -> &Text {
+        self.own.get(&place).unwrap_or(&self.rows.texts[place])
+    }
+
+    fn batches(&self) -> Vec<Vec<usize>> {
+        let order = order(&self.plan, self.rows, self.progress.epoch);
+        let len = |place: usize| student_len(self.text(place), self.words.as_ref());
+        packed(&order, len, self.plan.batch_tokens)
+    }
+
+    /// The texts of the next batch, by their place.
+    fn next_texts(&mut self) -> Vec<usize> {
+        let batches = match self.batches.take() {
+            Some(batches) => batches,
+            None => self.batches(),
+        };
+        let texts = batches[self.progress.batch].clone();
+        self.batches = Some(batches);
+        texts
+    }
+
+    /// Goes on to the next batch, of the next epoch if need be.
+    fn next_batch(&mut self) {
+        self.progress.batch += 1;
+        if self.batches.as_ref().is_some_and(|it| it.len() == self.progress.batch) {
+            self.progress.epoch += 1;
+            self.progress.batch = 0;
+            self.own.clear();
+            self.batches = None;
         }
     }
 }
 
-/// The batches of an epoch, as places in the texts.
-fn batches(plan: &Plan, rows: &Rows, epoch: u64) -> Vec<Vec<usize>> {
+fn epoch_seed(plan: &Plan, epoch: u64) -> u64 {
+    plan.seed.wrapping_add(epoch.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+}
+
+/// The texts that are learned from, in the order of an epoch.
+fn order(plan: &Plan, rows: &Rows, epoch: u64) -> Vec<usize> {
     let texts = rows.texts.iter().enumerate().filter(|(_, text)| !text.held_out);
     let mut order: Vec<usize> = texts.map(|(place, _)| place).collect();
-    shuffle(&mut order, plan.seed.wrapping_add(epoch.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
-    packed(rows, &order, plan.batch_tokens)
+    shuffle(&mut order, epoch_seed(plan, epoch));
+    order
 }
 
 /// Texts in this order, as many together as fit.
-fn packed(rows: &Rows, order: &[usize], tokens_max: usize) -> Vec<Vec<usize>> {
+fn packed(order: &[usize], len: impl Fn(usize) -> usize, tokens_max: usize) -> Vec<Vec<usize>> {
     let mut all: Vec<Vec<usize>> = Vec::new();
     let mut room = 0;
     for &place in order {
-        let len = rows.texts[place].tokens.len();
+        let len = len(place);
         match all.last_mut().filter(|_| len <= room) {
             Some(batch) => batch.push(place),
             None => {
@@ -286,60 +383,110 @@ fn packed(rows: &Rows, order: &[usize], tokens_max: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// Texts as a batch, and which row of which text is asked for where.
-fn batch_of(texts: &[&Text]) -> (Batch, Vec<(usize, usize)>) {
-    let (mut batch, mut asked) = (Batch::default(), Vec::new());
-    for (place, text) in texts.iter().enumerate() {
-        let start = batch.tokens.len();
-        // The last token has no row after it.
-        let read = &text.tokens[..text.tokens.len() - 1];
-        batch.tokens.extend_from_slice(read);
-        batch.lens.push(read.len());
-        for row in 0..text.row_count() {
-            batch.asked.push(start + text.prompt_len - 1 + row);
-            asked.push((place, row));
-        }
-    }
-    (batch, asked)
+/// Tokens of a text as a student reads it.
+fn student_len(text: &Text, words: Option<&Words>) -> usize {
+    words.map_or(text.tokens.len(), |words| words.len(&text.tokens))
 }
 
-/// What a student's rows come to on the texts that are held out.
+/// Tokens of the longest text as a student reads it.
+pub fn len_max(rows: &Rows, words: Option<&Words>) -> usize {
+    rows.texts.iter().map(|text| student_len(text, words)).max().unwrap_or(0)
+}
+
+/// How rows are compared.
+#[derive(Debug, Clone, Copy)]
+struct By {
+    divergence: Divergence,
+    temperature: f64,
+    weight: f64,
+}
+
+/// Texts as a batch, and which row of which text is asked for where.
+struct Lesson<'a> {
+    texts: Vec<&'a Text>,
+    words: Option<&'a Words>,
+    batch: Batch,
+    asked: Vec<(usize, usize)>,
+}
+
+impl<'a> Lesson<'a> {
+    fn new(texts: Vec<&'a Text>, words: Option<&'a Words>) -> Self {
+        let (mut batch, mut asked) = (Batch::default(), Vec::new());
+        for (place, text) in texts.iter().enumerate() {
+            let start = batch.tokens.len();
+            // The last token has no row after it.
+            for (at, &token) in text.tokens[..text.tokens.len() - 1].iter().enumerate() {
+                match words {
+                    Some(words) => batch.tokens.extend_from_slice(words.spell(token)),
+                    None => batch.tokens.push(token),
+                }
+                // What cannot be spelled at the very beginning leaves nothing to ask after.
+                if at + 1 >= text.prompt_len && batch.tokens.len() > start {
+                    batch.asked.push(batch.tokens.len() - 1);
+                    asked.push((place, at + 1 - text.prompt_len));
+                }
+            }
+            batch.lens.push(batch.tokens.len() - start);
+        }
+        Self { texts, words, batch, asked }
+    }
+
+    /// Compares the student's row with the target's, and puts the slope in its place.
+    fn compare(&self, at: usize, logits: &mut [f32], by: By) -> Measures {
+        let By { divergence, temperature, weight } = by;
+        let (text, row) = self.asked[at];
+        let row = self.texts[text].row(row);
+        let Some(words) = self.words else {
+            return compare(divergence, row, logits, temperature, weight);
+        };
+        for &token in words.foreign() {
+            logits[token as usize] = f32::NEG_INFINITY;
+        }
+        let own = words.translate(row);
+        let row = Row { tokens: &own.tokens, shares: &own.shares };
+        let mut found = compare(divergence, row, logits, temperature, weight);
+        if !own.has_likeliest {
+            found.agreement = 0.0;
+        }
+        found
+    }
+}
+
+/// What a student's rows come to on the texts that are held out, in batches of so many tokens.
 ///
 /// # Errors
 /// If a text does not fit the student.
 pub fn measure(
     student: &Student<f32>,
     rows: &Rows,
-    divergence: Divergence,
-    batch_tokens: usize,
+    words: Option<&Words>,
+    (divergence, batch_tokens): (Divergence, usize),
 ) -> candle_core::Result<Measures> {
     let held_out = rows.texts.iter().enumerate().filter(|(_, text)| text.held_out);
     let order: Vec<usize> = held_out.map(|(place, _)| place).collect();
-    let temperature = rows.settings.row_temperature();
+    let by = By { divergence, temperature: rows.settings.row_temperature(), weight: 0.0 };
     let mut found = Vec::new();
-    for batch in packed(rows, &order, batch_tokens) {
+    let len = |place: usize| student_len(&rows.texts[place], words);
+    for batch in packed(&order, len, batch_tokens) {
         let texts: Vec<&Text> = batch.iter().map(|&text| &rows.texts[text]).collect();
-        let (batch, asked) = batch_of(&texts);
-        let ask = |at: usize, logits: &mut [f32]| {
-            let (text, row) = asked[at];
-            compare(divergence, texts[text].row(row), logits, temperature, 0.0)
-        };
-        found.extend(student.measure(&batch, &ask)?);
+        let lesson = Lesson::new(texts, words);
+        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
+        found.extend(student.measure(&lesson.batch, &ask)?);
     }
     Ok(Measures::mean(&found))
 }
 
-/// Bytes that training takes at most, as far as they depend on the student and the data.
-pub fn memory(student: &Student<f32>, rows: &Rows, batch_tokens: usize) -> usize {
-    let shape = student.shape();
-    let longest = batch_tokens.max(rows.len_max());
-    // Weights, again as candle's, gradients twice, two means, the best, and embeddings twice.
-    let weights = 7 * shape.trained() + 2 * shape.vocab * shape.width;
-    let listed: usize = rows.texts.iter().map(|it| 2 * it.row_tokens.len()).sum();
+/// Bytes that training takes at most, with so many rows.
+pub fn memory(student: &Shape, rows: usize, settings: &Settings, batch_tokens: usize) -> usize {
+    // Weights, again as candle's, gradients twice, two means, the best, and embeddings and output twice.
+    let weights = 7 * student.trained() + 4 * student.vocab * student.width;
+    let listed = rows * 2 * settings.listed;
     // Of the block that is being run there is about as much again.
-    let kept =
-        longest * shape.kept_per_token(rows.len_max()) * (shape.blocks + 1) / shape.blocks;
-    4 * (weights + listed + kept + 2 * 128 * shape.vocab)
+    let kept = batch_tokens.max(settings.len)
+        * student.kept_per_token(settings.len)
+        * (student.blocks + 1)
+        / student.blocks;
+    4 * (weights + listed + kept + 2 * HEAD_ROWS * student.vocab)
 }
 
 #[cfg(test)]

@@ -2,60 +2,26 @@
 //! file.
 #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
+mod common;
+
 use std::fs;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output as Ran};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use forerun_decode::{
-    Branch, Decoder, DraftPolicy, Drafter, DrafterId, Engine, Generation, Keep, ModelDrafter,
-    Output, Rows, Sampling, Sequence, Slot, Special, Step, StopStrings, Token, Tokenizer,
-};
+use common::{BASE, engine_options, folder, load, model_path, tokens};
+use forerun_decode::{Branch, Engine, Keep, Output, Rows, Slot, Step, Token};
+use forerun_distill::collect::{Collected, Running, Watch, collect};
 use forerun_distill::gguf;
-use forerun_distill::loss::Measures;
+use forerun_distill::loss::{Divergence, Measures};
 use forerun_distill::model::{Batch, Student};
-use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelFile, ModelOptions, QuantizeType};
-use forerun_verify::BlockRule;
-
-const TEXT: &str = "The old lighthouse keeper climbed the stairs every evening to light the lamp.";
-const BASE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-
-/// A file that `just models` brings or makes.
-fn model_path(name: &str) -> PathBuf {
-    let folder = std::env::var_os("FORERUN_MODELS").map(PathBuf::from).unwrap_or_else(|| {
-        std::env::home_dir().expect("a home directory").join(".cache/forerun/models")
-    });
-    let path = folder.join(name);
-    assert!(path.is_file(), "{} is missing: run `just models`", path.display());
-    path
-}
-
-/// A place for a file, with nothing there.
-fn place(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    for more in ["", ".rows", ".rows.partial", ".checkpoint", ".f32", ".part"] {
-        let _ = fs::remove_file(format!("{}{more}", path.display()));
-    }
-    path
-}
-
-fn load(path: &Path) -> Model {
-    Model::load(ModelOptions::new(path)).unwrap()
-}
-
-fn engine(model: &Model) -> LlamaEngine {
-    let options = EngineOptions {
-        context_len: NonZeroU32::new(256),
-        threads: NonZeroU32::new(1),
-        ..EngineOptions::default()
-    };
-    LlamaEngine::new(model, &options).unwrap()
-}
-
-fn tokens(model: &Model) -> Vec<Token> {
-    model.vocab().tokenize(TEXT, Special::AsText).unwrap()
-}
+use forerun_distill::rows::{Rows as Texts, Settings, Text};
+use forerun_distill::train::{len_max, measure};
+use forerun_distill::words::Words;
+use forerun_lab::prompts::{self, Prompt};
+use forerun_llama::{
+    CacheType, EngineOptions, FlashAttention, LlamaEngine, Model, ModelFile, QuantizeType, trim,
+};
 
 /// llama.cpp's row after each token but the first, as a path above it.
 fn rows(model: &Model, tokens: &[Token]) -> Vec<Vec<f32>> {
@@ -64,7 +30,14 @@ fn rows(model: &Model, tokens: &[Token]) -> Vec<Vec<f32>> {
     let (keep, trunk) = (Keep::Trunk(0), &tokens[..1]);
     let step = Step { slot: Slot(0), keep, trunk, tree: &tree, rows: Rows::Tree };
     let mut output = Output::default();
-    engine(model).extend(&[step], &mut output).unwrap();
+    // Rounds as little as llama.cpp can.
+    let options = EngineOptions {
+        cache_keys: Some(CacheType::F32),
+        cache_values: Some(CacheType::F32),
+        flash_attention: FlashAttention::Off,
+        ..engine_options()
+    };
+    LlamaEngine::new(model, &options).unwrap().extend(&[step], &mut output).unwrap();
     (0..output.len()).map(|row| output.row(row).to_vec()).collect()
 }
 
@@ -102,8 +75,8 @@ fn apart(some: &[Vec<f32>], others: &[Vec<f32>]) -> f64 {
 
 #[test]
 fn a_student_s_rows_are_those_of_llama_cpp() {
-    // Weights of the zoo are f32, so only the order of sums differs, and attention's rounding.
-    for architecture in ["llama", "qwen2"] {
+    // Weights of the zoo are f32, as is the cache here, so only the order of sums differs.
+    for architecture in ["llama", "qwen2", "qwen3", "gemma3"] {
         let path = model_path(&format!("zoo/{architecture}.gguf"));
         let (model, file) = (load(&path), ModelFile::open(&path).unwrap());
         let tokens = tokens(&model);
@@ -126,7 +99,7 @@ fn a_quantised_model_is_read_as_llama_cpp_reads_it() {
 
 #[test]
 fn blocks_that_are_kept_make_the_model_that_prune_py_makes() {
-    let (from, out) = (model_path(BASE), place("kept.gguf"));
+    let (from, out) = (model_path(BASE), folder("kept").join("draft.gguf"));
     let file = ModelFile::open(&from).unwrap();
     let blocks: Vec<usize> = (0..8).collect();
     let student = gguf::student(&file, Some(&blocks), 1).unwrap();
@@ -137,11 +110,28 @@ fn blocks_that_are_kept_make_the_model_that_prune_py_makes() {
         assert_eq!(made.chat_template(), expected.chat_template());
         assert_eq!(made.metadata("tokenizer.ggml.pre"), expected.metadata("tokenizer.ggml.pre"));
         let tokens = tokens(&made);
-        assert_eq!(tokens, self::tokens(&expected));
+        assert_eq!(tokens, common::tokens(&expected));
         let gap = apart(&rows(&made, &tokens), &rows(&expected, &tokens));
         assert!(gap < 0.06, "{format}: {gap}");
         assert!(gguf::export(&student, &file, &out, format).is_err(), "it would replace a file");
         fs::remove_file(&out).unwrap();
+    }
+}
+
+#[test]
+fn blocks_of_a_gemma_keep_what_they_see() {
+    // The first sees a window, the second all.
+    let from = model_path("zoo/gemma3.gguf");
+    let file = ModelFile::open(&from).unwrap();
+    for (blocks, name) in [([0, 1], "both"), ([1, 2], "last")] {
+        let out = folder("gemma").join(name);
+        let student = gguf::student(&file, Some(&blocks), 256).unwrap();
+        gguf::export(&student, &file, &out, QuantizeType::F32).unwrap();
+        let made = load(&out);
+        let tokens = tokens(&made);
+        assert!(tokens.len() > 40, "longer than the window of 32");
+        let gap = apart(&student_rows(&student, &tokens), &rows(&made, &tokens));
+        assert!(gap < 0.01, "{name}: {gap}");
     }
 }
 
@@ -151,134 +141,89 @@ fn what_cannot_be_trained_is_refused_by_name() {
         let file = ModelFile::open(&model_path(name)).unwrap();
         gguf::student(&file, blocks, 1).unwrap_err().to_string()
     };
-    assert!(refused("zoo/gemma3.gguf", None).contains("gemma3"));
+    assert!(refused("zoo/phi3.gguf", None).contains("phi3"));
+    assert!(refused("zoo/qwen3moe.gguf", None).contains("qwen3moe"));
     assert!(refused(BASE, Some(&[0, 30])).contains("no block 30"));
     assert!(refused(BASE, Some(&[3, 1])).contains("rising order"));
     assert!(refused(BASE, Some(&[])).contains("one block"));
 }
 
-#[test]
-fn a_student_with_another_vocabulary_is_refused() {
-    let (target, student) = (model_path(BASE), model_path("zoo/llama.gguf"));
-    let out = place("foreign.gguf");
-    let [target, student, out] = [&target, &student, &out].map(|path| path.to_str().unwrap());
-    let ran = distill(&["-m", target, "--student", student, "-o", out]);
-    assert!(
-        !ran.status.success() && said(&ran).contains("the target's vocabulary"),
-        "{}",
-        said(&ran)
-    );
+/// Stops after some groups.
+struct StopAfter {
+    groups: usize,
+    stop: Arc<AtomicBool>,
 }
 
-fn distill(args: &[&str]) -> Ran {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forerun-distill"));
-    command.args(["-t", "1"]).args(args).output().unwrap()
+impl Watch for StopAfter {
+    fn pass_done(&mut self, _: usize, _: usize, _: usize) {}
+
+    fn group_done(&mut self, _: &Texts) -> anyhow::Result<()> {
+        self.groups -= 1;
+        self.stop.store(self.groups == 0, Ordering::Relaxed);
+        Ok(())
+    }
 }
 
-fn said(ran: &Ran) -> String {
-    String::from_utf8(ran.stderr.clone()).unwrap()
-}
-
-/// Prompts of some words each.
-fn prompts(name: &str) -> PathBuf {
-    let (path, words) =
-        (place(name), ["the sea", "a lamp", "an old book", "gulls", "ships", "wind"]);
-    let line = |at: usize| format!("Tell me about {} and {}.\n", words[at % 6], words[at / 6]);
-    fs::write(&path, (0..36).map(line).collect::<String>()).unwrap();
-    path
-}
-
-#[test]
-fn a_draft_model_is_trained_from_file_to_file_and_changes_no_output() {
-    let target = model_path("zoo/llama.gguf");
-    let (out, prompts) = (place("trained.gguf"), prompts("prompts.txt"));
-    let [model, prompts, output] = [&target, &prompts, &out].map(|path| path.to_str().unwrap());
-    let flags = [
-        "-m",
-        model,
-        "--keep-blocks",
-        "0,2",
-        "--prompts",
-        prompts,
-        "-o",
-        output,
-        "--type",
-        "F16",
-        "-n",
-        "40",
-        "-c",
-        "160",
-        "--held-out",
-        "6",
-        "--epochs",
-        "6",
-        "--parallel",
-        "4",
-        "--rate",
-        "2e-3",
-        "--measure-every",
-        "10",
-        "--batch-tokens",
-        "600",
-    ];
-    let ran = distill(&flags);
-    let said = said(&ran);
-    assert!(ran.status.success(), "{said}");
-    let curve: Vec<f64> = said
-        .lines()
-        .filter(|line| line.contains("held out: loss"))
-        .map(|line| {
-            let (_, rest) = line.split_once("overlap ").unwrap();
-            rest.split(',').next().unwrap().parse().unwrap()
-        })
-        .collect();
-    assert!(curve.len() > 2 && curve.last().unwrap() > &(curve[0] + 0.05), "{curve:?}\n{said}");
-    // Its rows are kept for the next time, and refused for another target's settings.
-    assert!(out.with_file_name("trained.gguf.rows").is_file());
-    assert!(!out.with_file_name("trained.gguf.checkpoint").exists());
-
-    let (target, draft) = (load(&target), load(&out));
-    assert_eq!(draft.layer_count(), 2);
-    let text = |drafter: Option<Box<dyn Drafter>>| {
-        let ids = (0..usize::from(drafter.is_some())).map(DrafterId).collect();
-        let drafters = drafter.into_iter().collect();
-        let mut decoder = Decoder::new(Box::new(engine(&target)), drafters).unwrap();
-        let mut sequence = Sequence::new(Slot(0), Sampling::greedy());
-        sequence.begin(tokens(&target), 60);
-        let policy = DraftPolicy::drafted(ids, 4, Arc::new(BlockRule));
-        let vocab: Arc<dyn Tokenizer> = Arc::new(target.vocab().clone());
-        let stops = StopStrings::new(Vec::<String>::new()).unwrap();
-        let mut generation = Generation::new(sequence, policy, vocab, &stops, 1);
-        while generation.next(&mut decoder).unwrap().is_some() {}
-        generation.sequence().output().to_vec()
+/// Continuations of eleven prompts by a real model, some held out.
+fn collected(done: &[Text], held_out: usize, groups: usize) -> Collected {
+    let target = model_path(BASE);
+    let prompts: Vec<Prompt> = prompts::field().into_iter().take(11).collect();
+    let settings = Settings {
+        target: String::new(),
+        vocab: load(&target).vocab_len(),
+        prompts: String::new(),
+        held_out,
+        samples: 1,
+        predict: 12,
+        len: 2048,
+        temperature: 1.0,
+        listed: 64,
+        seed: 1,
     };
-    let plain = text(None);
-    assert_eq!(plain.len(), 60);
-    assert_eq!(text(Some(Box::new(ModelDrafter::new(Box::new(engine(&draft)))))), plain);
+    let stop = Arc::new(AtomicBool::new(false));
+    let slots = NonZeroU32::new(4).unwrap();
+    let running = Running { slots, threads: NonZeroU32::new(1), stop: Arc::clone(&stop) };
+    let mut watch = StopAfter { groups, stop };
+    collect((&target, &prompts), settings, done.to_vec(), &running, &mut watch).unwrap()
 }
 
 #[test]
-fn rows_of_other_settings_and_outputs_that_exist_are_refused_with_what_to_do() {
-    let target = model_path("zoo/llama.gguf");
-    let (out, prompts) = (place("refused.gguf"), prompts("refused.txt"));
-    let [model, prompts, output] = [&target, &prompts, &out].map(|path| path.to_str().unwrap());
-    let flags =
-        ["-m", model, "--prompts", prompts, "-o", output, "-n", "8", "-c", "160", "--epochs", "1"];
-    let ran = distill(&[&flags[..], &["--held-out", "4"]].concat());
-    assert!(ran.status.success(), "{}", said(&ran));
-    let ran = distill(&[&flags[..], &["--held-out", "4"]].concat());
-    assert!(
-        !ran.status.success() && said(&ran).contains("there is a file already"),
-        "{}",
-        said(&ran)
-    );
-    fs::remove_file(&out).unwrap();
-    let ran = distill(&[&flags[..], &["--held-out", "5"]].concat());
-    assert!(
-        said(&ran).contains("other settings") && said(&ran).contains("--rows"),
-        "{}",
-        said(&ran)
-    );
-    let ran = distill(&[&flags[..], &["--held-out", "4", "--resume"]].concat());
-    assert!(said(&ran).contains("there is no such checkpoint"), "{}", said(&ran));
+fn texts_of_a_run_that_was_stopped_are_those_of_one_that_was_not() {
+    let whole = collected(&[], 3, usize::MAX);
+    assert!(whole.complete && whole.rows.texts.len() == 11);
+    let part = collected(&[], 3, 1);
+    assert!(!part.complete && part.rows.texts.len() == 4);
+    let rest = collected(&part.rows.texts, 3, usize::MAX);
+    assert!(rest.complete);
+    // To the last bit: with other companions in a pass, sums would be rounded otherwise.
+    assert_eq!(rest.rows, whole.rows);
+}
+
+#[test]
+fn the_target_with_a_trimmed_vocabulary_lacks_what_was_cut_and_nothing_else() {
+    let rows = collected(&[], 10, usize::MAX).rows;
+    let (target, cut) = (model_path(BASE), folder("cut").join("cut.gguf"));
+    // All that the texts say is kept: what is spelled otherwise is read otherwise.
+    let mut counts = vec![0; rows.settings.vocab];
+    rows.texts.iter().flat_map(|it| &it.tokens).for_each(|&it| counts[it as usize] += 1);
+    trim(&target, &cut, 4000, Some(&counts)).unwrap();
+    let (target, file) = (load(&target), ModelFile::open(&cut).unwrap());
+    let small = load(&cut);
+    let words =
+        Words::between((target.vocab(), target.vocab_len()), (small.vocab(), small.vocab_len()));
+    let words = words.unwrap().unwrap();
+    let student = gguf::student(&file, None, len_max(&rows, Some(&words))).unwrap();
+    let found = measure(&student, &rows, Some(&words), (Divergence::Tv, 512)).unwrap();
+    // Its rows are the target's, scaled up to one: of each token they overlap in the target's share.
+    let held_out = rows.texts.iter().filter(|it| it.held_out);
+    let kept: Vec<f64> = held_out
+        .flat_map(|text| (0..text.row_count()).map(|row| words.translate(text.row(row))))
+        .map(|row| row.shares.iter().copied().map(f64::from).sum())
+        .collect();
+    let expected = kept.iter().sum::<f64>() / kept.len() as f64;
+    assert!((0.5..0.98).contains(&expected), "something was cut: {expected}");
+    assert!((found.overlap - expected).abs() < 0.02, "{found:?}, expected {expected}");
+    let whole =
+        Words::between((target.vocab(), target.vocab_len()), (target.vocab(), target.vocab_len()));
+    assert_eq!(whole.unwrap(), None, "the same vocabulary needs no words");
 }

@@ -6,7 +6,8 @@ fn numbers(count: usize, seed: f64, spread: f64) -> Vec<f64> {
     (0..count).map(|at| spread * (12.9898 * (at as f64 + 1.0) + 78.233 * seed).sin()).collect()
 }
 
-fn shape(biased: bool, pairs: Pairs) -> Shape {
+/// As in files of llama.
+fn llama() -> Shape {
     Shape {
         vocab: 11,
         width: 8,
@@ -15,10 +16,34 @@ fn shape(biased: bool, pairs: Pairs) -> Shape {
         heads: 4,
         key_heads: 2,
         head: 4,
-        biased,
-        pairs,
+        biased: false,
+        normed_heads: false,
+        normed_results: false,
+        activation: Activation::Silu,
+        embedding_scale: 1.0,
+        pairs: Pairs::Neighbours,
         base: 100.0,
         epsilon: 1e-5,
+        window: None,
+    }
+}
+
+fn qwen2() -> Shape {
+    Shape { biased: true, pairs: Pairs::Halves, ..llama() }
+}
+
+fn qwen3() -> Shape {
+    Shape { normed_heads: true, pairs: Pairs::Halves, ..llama() }
+}
+
+fn gemma3() -> Shape {
+    let window = Window { len: 2, base: 10.0, blocks: vec![true, false] };
+    Shape {
+        normed_results: true,
+        activation: Activation::Gelu,
+        embedding_scale: 1.7,
+        window: Some(window),
+        ..qwen3()
     }
 }
 
@@ -57,8 +82,8 @@ fn zeros(student: &Student<f64>) -> Vec<Vec<f64>> {
 
 #[test]
 fn gradients_of_all_weights_are_those_of_differences() {
-    for (biased, pairs, tied) in [(false, Pairs::Neighbours, true), (true, Pairs::Halves, false)] {
-        let mut student = student(shape(biased, pairs), tied);
+    for (shape, tied) in [(llama(), true), (qwen2(), false), (qwen3(), true), (gemma3(), false)] {
+        let mut student = student(shape, tied);
         let compare = ask(Divergence::Jsd);
         let mut gradients = zeros(&student);
         student.learn(&batch(), &compare, &mut gradients).unwrap();
@@ -84,26 +109,43 @@ fn gradients_of_all_weights_are_those_of_differences() {
     }
 }
 
+fn rows(student: &Student<f64>, batch: &Batch) -> Vec<Vec<f64>> {
+    let rows = std::sync::Mutex::new(vec![Vec::new(); batch.asked.len()]);
+    let compare = |at: usize, logits: &mut [f64]| {
+        rows.lock().unwrap()[at] = logits.to_vec();
+        Measures::default()
+    };
+    student.measure(batch, &compare).unwrap();
+    rows.into_inner().unwrap()
+}
+
+fn gap(some: &[Vec<f64>], others: &[Vec<f64>]) -> f64 {
+    assert_eq!(some.len(), others.len());
+    let pairs = some.iter().flatten().zip(others.iter().flatten());
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
 #[test]
 fn a_sequence_s_rows_do_not_depend_on_the_others_of_its_batch() {
-    let student = student(shape(false, Pairs::Neighbours), true);
-    let rows = |batch: &Batch| {
-        let rows = std::sync::Mutex::new(vec![Vec::new(); batch.asked.len()]);
-        let compare = |at: usize, logits: &mut [f64]| {
-            rows.lock().unwrap()[at] = logits.to_vec();
-            Measures::default()
-        };
-        student.measure(batch, &compare).unwrap();
-        rows.into_inner().unwrap()
-    };
-    let both = rows(&batch());
+    let student = student(llama(), true);
+    let both = rows(&student, &batch());
     let alone = Batch { tokens: vec![9, 2, 6, 5], lens: vec![4], asked: vec![1, 2, 3] };
-    for (a, b) in both[4..].iter().flatten().zip(rows(&alone).iter().flatten()) {
-        assert!((a - b).abs() < 1e-12, "{a} {b}");
-    }
+    assert!(gap(&both[4..], &rows(&student, &alone)) < 1e-12);
     // And no row on tokens that come after it.
     let short = Batch { tokens: vec![3, 1, 4], lens: vec![3], asked: vec![1, 2] };
-    for (a, b) in both[..2].iter().flatten().zip(rows(&short).iter().flatten()) {
-        assert!((a - b).abs() < 1e-12, "{a} {b}");
-    }
+    assert!(gap(&both[..2], &rows(&student, &short)) < 1e-12);
+}
+
+#[test]
+fn blocks_with_a_window_see_no_further() {
+    let all = Window { len: 2, base: 10.0, blocks: vec![true, true] };
+    let student = student(Shape { window: Some(all), ..gemma3() }, false);
+    let last = |tokens: Vec<u32>| {
+        let lens = vec![tokens.len()];
+        let asked = vec![tokens.len() - 1];
+        rows(&student, &Batch { tokens, lens, asked })
+    };
+    // Two blocks of two tokens each reach two tokens back.
+    assert!(gap(&last(vec![3, 1, 4, 1, 5]), &last(vec![7, 8, 4, 1, 5])) < 1e-12);
+    assert!(gap(&last(vec![3, 1, 4, 1, 5]), &last(vec![3, 1, 9, 1, 5])) > 1e-3);
 }

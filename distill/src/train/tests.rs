@@ -1,9 +1,7 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::model::{Pairs, Shape};
-
-use crate::rows::Settings;
+use crate::model::{Activation, Pairs};
 
 const VOCAB: u32 = 13;
 
@@ -17,9 +15,14 @@ fn student() -> Student<f32> {
         key_heads: 2,
         head: 4,
         biased: false,
+        normed_heads: false,
+        normed_results: false,
+        activation: Activation::Silu,
+        embedding_scale: 1.0,
         pairs: Pairs::Neighbours,
         base: 1000.0,
         epsilon: 1e-5,
+        window: None,
     };
     let numbers = |count: usize, seed: usize, spread: f32| {
         (0..count).map(|at| spread * ((at * 37 + seed * 101) as f32 * 0.71).sin()).collect()
@@ -72,6 +75,7 @@ fn plan() -> Plan {
         batch_tokens: 40,
         measure_every: 20,
         patience: 100,
+        on_policy: 0.0,
         seed: 7,
         of: "test".to_owned(),
     }
@@ -96,12 +100,12 @@ fn training_raises_the_overlap_of_what_is_held_out() {
     for divergence in
         [Divergence::ForwardKl, Divergence::ReverseKl, Divergence::Jsd, Divergence::Tv]
     {
-        let mut trainer = Trainer::new(Plan { divergence, ..plan() }, &rows, student());
+        let mut trainer = Trainer::new(Plan { divergence, ..plan() }, &rows, student(), None);
         run(&mut trainer, u64::MAX);
         trainer.measure().unwrap();
         let (first, last) = (trainer.progress.curve[0], *trainer.progress.best().unwrap().0);
         assert!(last.overlap > first.overlap + 0.25, "{divergence:?}: {first:?} {last:?}");
-        let best = measure(&trainer.into_best(), &rows, divergence, 40).unwrap();
+        let best = measure(trainer.best_student(), &rows, None, (divergence, 40)).unwrap();
         assert_eq!(best.overlap, last.overlap, "the best weights are kept");
     }
 }
@@ -109,12 +113,12 @@ fn training_raises_the_overlap_of_what_is_held_out() {
 #[test]
 fn a_resumed_run_is_the_same_to_the_last_bit() {
     let (rows, path) = (rows(), place("resumed"));
-    let mut whole = Trainer::new(plan(), &rows, student());
+    let mut whole = Trainer::new(plan(), &rows, student(), None);
     run(&mut whole, 70);
-    let mut first = Trainer::new(plan(), &rows, student());
+    let mut first = Trainer::new(plan(), &rows, student(), None);
     run(&mut first, 33);
     first.save(&path).unwrap();
-    let mut second = Trainer::new(plan(), &rows, student());
+    let mut second = Trainer::new(plan(), &rows, student(), None);
     second.load(&path).unwrap();
     run(&mut second, 70);
     assert_eq!(second.student.weights, whole.student.weights);
@@ -126,10 +130,10 @@ fn a_resumed_run_is_the_same_to_the_last_bit() {
 #[test]
 fn a_checkpoint_of_other_settings_or_a_damaged_one_is_refused() {
     let (rows, path) = (rows(), place("refused"));
-    let mut trainer = Trainer::new(plan(), &rows, student());
+    let mut trainer = Trainer::new(plan(), &rows, student(), None);
     run(&mut trainer, 3);
     trainer.save(&path).unwrap();
-    let mut other = Trainer::new(Plan { rate: 1e-3, ..plan() }, &rows, student());
+    let mut other = Trainer::new(Plan { rate: 1e-3, ..plan() }, &rows, student(), None);
     let error = other.load(&path).unwrap_err().to_string();
     assert!(error.contains("other settings"), "{error}");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -144,9 +148,13 @@ fn a_checkpoint_of_other_settings_or_a_damaged_one_is_refused() {
 #[test]
 fn every_text_is_learned_from_once_an_epoch_and_none_that_is_held_out() {
     let (rows, plan) = (rows(), plan());
+    let mut trainer = Trainer::new(plan.clone(), &rows, student(), None);
+    let mut orders = Vec::new();
     for epoch in 0..3 {
-        let batches = batches(&plan, &rows, epoch);
+        trainer.progress.epoch = epoch;
+        let batches = trainer.batches();
         let mut all: Vec<usize> = batches.iter().flatten().copied().collect();
+        orders.push(all.clone());
         all.sort_unstable();
         let learned = rows.texts.iter().enumerate().filter(|(_, text)| !text.held_out);
         assert!(all.into_iter().eq(learned.map(|(place, _)| place)));
@@ -155,14 +163,83 @@ fn every_text_is_learned_from_once_an_epoch_and_none_that_is_held_out() {
             assert!(tokens <= plan.batch_tokens || batch.len() == 1);
         }
     }
-    assert_ne!(batches(&plan, &rows, 0), batches(&plan, &rows, 1));
+    assert_ne!(orders[0], orders[1]);
+}
+
+/// What a student may have written in place of a text: another token, and another row for it.
+fn own_text(text: &Text) -> Text {
+    let mut own = text.clone();
+    own.tokens.truncate(text.prompt_len + 2);
+    own.row_tokens = vec![5, 6, 7, 8];
+    own.row_shares = vec![0.5, 0.25, 0.5, 0.25];
+    own
+}
+
+fn run_with_own(trainer: &mut Trainer<'_>, until: u64) {
+    while trainer.progress.step < until {
+        let places = trainer.wants_own();
+        if !places.is_empty() {
+            let texts = places.iter().map(|&it| own_text(&trainer.rows.texts[it])).collect();
+            trainer.set_own(&places, texts);
+        }
+        trainer.step().unwrap();
+    }
+}
+
+#[test]
+fn a_share_of_the_texts_is_the_student_s_own_after_the_first_epoch() {
+    let (rows, half) = (rows(), Plan { on_policy: 0.5, ..plan() });
+    let mut trainer = Trainer::new(half.clone(), &rows, student(), None);
+    assert!(trainer.wants_own().is_empty(), "at first it has nothing to say");
+    while trainer.progress.epoch == 0 {
+        trainer.step().unwrap();
+    }
+    let places = trainer.wants_own();
+    assert_eq!(places.len(), 10, "half of 20");
+    assert!(places.iter().all(|&it| !rows.texts[it].held_out));
+    let texts = places.iter().map(|&it| own_text(&rows.texts[it])).collect();
+    trainer.set_own(&places, texts);
+    assert!(trainer.wants_own().is_empty(), "once an epoch");
+    let mut learned: Vec<usize> = trainer.batches().concat();
+    learned.sort_unstable();
+    assert_eq!(learned.len(), 20, "own texts come in place of the target's");
+    assert_eq!(trainer.text(places[0]).tokens.len(), rows.texts[places[0]].prompt_len + 2);
+    while trainer.progress.epoch == 1 {
+        trainer.step().unwrap();
+    }
+    assert_ne!(trainer.wants_own(), places, "others in the next epoch");
+}
+
+#[test]
+fn a_checkpoint_has_the_student_s_own_texts() {
+    let (rows, path) = (rows(), place("own"));
+    let half = || Plan { on_policy: 0.5, ..plan() };
+    let mut whole = Trainer::new(half(), &rows, student(), None);
+    run_with_own(&mut whole, 40);
+    let mut first = Trainer::new(half(), &rows, student(), None);
+    run_with_own(&mut first, 12);
+    assert!(!first.own.is_empty() && first.progress.batch > 0, "in the middle of an epoch");
+    first.save(&path).unwrap();
+    let mut second = Trainer::new(half(), &rows, student(), None);
+    second.load(&path).unwrap();
+    run_with_own(&mut second, 40);
+    assert_eq!(second.student.weights, whole.student.weights);
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]
 fn it_ends_when_measurements_are_no_better() {
     let rows = rows();
-    let mut trainer = Trainer::new(Plan { patience: 3, ..plan() }, &rows, student());
-    let point = |overlap| Point { step: 0, rows: 0, loss: 0.0, overlap, agreement: 0.0 };
+    let mut trainer = Trainer::new(Plan { patience: 3, ..plan() }, &rows, student(), None);
+    let point = |accepted| Point {
+        step: 0,
+        rows: 0,
+        loss: 0.0,
+        overlap: 0.0,
+        agreement: 0.0,
+        accepted,
+        learned_loss: None,
+    };
     trainer.progress.curve = [0.1, 0.4, 0.3, 0.2].map(point).to_vec();
     assert!(!trainer.is_done());
     trainer.progress.curve.push(point(0.4));
