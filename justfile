@@ -186,6 +186,11 @@ tenants *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/tenants.py {{ args }}
 
+# How fast prompts are read, by the formats of the KV cache, ten minutes of an idle machine: writes bench/serve/prefill.md.
+prefill *args:
+    cargo build --release -p forerun
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/prefill.py {{ args }}
+
 # glibc's allocator beside jemalloc and mimalloc under the clients of the soak test: writes bench/serve/allocators.md.
 allocators *args:
     cargo build --release -p forerun
@@ -276,6 +281,10 @@ overhead:
 speed:
     cargo run --release -p forerun-llama --features bare --example reports -- speed
 
+# The same for draft heads: writes bench/decode/heads.md.
+heads:
+    cargo run --release -p forerun-llama --features bare --example reports -- heads
+
 # The portable and the static build beside the native one, in one run: writes bench/decode/builds.md.
 builds *args:
     cargo build --release -p forerun
@@ -283,9 +292,10 @@ builds *args:
     RUSTFLAGS="-C target-cpu=x86-64-v3" tools/package.sh static
     python3 bench/decode/builds.py {{ args }}
 
-# The same for draft heads: writes bench/decode/heads.md.
-heads:
-    cargo run --release -p forerun-llama --features bare --example reports -- heads
+# A build with Vulkan on a real driver, half an hour: writes bench/gpu/vulkan.md. Wants glslc, spirv-headers, vulkan-tools,
+# libvulkan-dev (1.3.272 or newer) and, without a card, mesa-vulkan-drivers.
+vulkan:
+    python3 bench/gpu/vulkan.py
 
 # Blocks of a synthetic head with and without refinement: writes bench/decode/refine.md.
 refine:

@@ -2,7 +2,7 @@
 """Make a zoo: one tiny model with random weights of each architecture, to test that it loads and runs.
 
 Each file has three or four blocks of width 64, f32 weights and a real tokenizer of 294 tokens: bytes, the
-first merges of GPT-2 and three control tokens. It is drawn from its name: the same bytes each time. The
+first merges of GPT-2 and three control tokens (one file has five more). It is drawn from its name: the same bytes each time. The
 scales are such that the text is ASCII, depends on what came before and hardly ever ends by itself. It
 means nothing.
 
@@ -39,6 +39,7 @@ EXPERTS = 4
 EXPERTS_USED = 2
 WINDOW = 32  # Tokens that a block with a sliding window sees.
 KERNEL = 4  # Tokens that a convolution sees.
+ENCODER_CONTEXT = 512
 
 SHARP = 3.0  # Spread of attention scores: high enough for a few tokens to take most of the weight.
 LOUD = 2.0  # How strongly attention and states add to the residual stream, against 1 for embeddings.
@@ -58,6 +59,10 @@ class Model(NamedTuple):
     """Where the file is called otherwise."""
     shares: bool = True
     """Whether it has token embeddings and an output as all share them."""
+    tokenizer: dict[str, Value] = {}
+    """Keys of its tokenizer beside what all share, or instead of it."""
+    control: tuple[str, ...] = ()
+    """Control tokens beside those that all share; `rest` has its token embeddings and its output then."""
 
 
 # --- tokenizer ---
@@ -87,19 +92,25 @@ KNOWN_TO_HEAD = [token for token in range(len(TOKENS)) if token % 3]
 SPOKEN = [*range(0x20, 0x7F), *range(256, 256 + len(MERGES))]
 
 
-def tokenizer() -> dict[str, Value]:
+# Tokens for filling gaps; llama.cpp knows them by these names, which are Qwen's.
+INFILL = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
+
+
+def tokenizer(more: tuple[str, ...]) -> dict[str, Value]:
+    tokens, control = [*TOKENS, *more], len(CONTROL) + len(more)
     end = TOKENS.index(CONTROL[0])
-    kinds = [gguf.TokenType.NORMAL] * (len(TOKENS) - len(CONTROL)) + [gguf.TokenType.CONTROL] * len(CONTROL)
+    kinds = [gguf.TokenType.NORMAL] * (len(tokens) - control) + [gguf.TokenType.CONTROL] * control
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.tokens": TOKENS,
+        "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [int(kind) for kind in kinds],
         "tokenizer.ggml.merges": MERGES,
         "tokenizer.ggml.bos_token_id": end,
         "tokenizer.ggml.eos_token_id": end,
         "tokenizer.ggml.mask_token_id": end,
         "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.ggml.token_type_count": 1,
         "tokenizer.chat_template": TEMPLATE,
     }
 
@@ -129,15 +140,15 @@ def decay(*shape: int) -> Draw:
     return lambda random: -np.exp(random.uniform(-3.0, 0.5, shape))
 
 
-def embedding(width: int = WIDTH, spread: float = 1.0) -> Draw:
-    return normal(len(TOKENS), width, spread=spread)
+def embedding(width: int = WIDTH, spread: float = 1.0, tokens: int = len(TOKENS)) -> Draw:
+    return normal(tokens, width, spread=spread)
 
 
-def voice() -> Draw:
+def voice(tokens: int = len(TOKENS)) -> Draw:
     """The output matrix: it hardly ever says a token that is not in SPOKEN."""
-    volume = np.full((len(TOKENS), 1), 0.1)
+    volume = np.full((tokens, 1), 0.1)
     volume[SPOKEN] = 1.0
-    return lambda random: volume * matrix(len(TOKENS), WIDTH, gain=2.0)(random)
+    return lambda random: volume * matrix(tokens, WIDTH, gain=2.0)(random)
 
 
 def slow_rope() -> Draw:
@@ -266,6 +277,34 @@ def feed_forward(before: str = "ffn_norm") -> Tensors:
     }
 
 
+def encoder() -> Tensors:
+    """A block that reads both ways, with a norm after each part."""
+    return {
+        **{f"attn_{name}.weight": matrix(WIDTH, WIDTH, gain=SHARP if name == "q" else 1.0) for name in "qkv"},
+        **{f"attn_{name}.bias": bias(WIDTH) for name in "qkv"},
+        "attn_output.weight": matrix(WIDTH, WIDTH, gain=LOUD),
+        "attn_output.bias": bias(WIDTH),
+        "attn_output_norm.weight": norm(WIDTH),
+        "attn_output_norm.bias": bias(WIDTH),
+        "ffn_up.weight": matrix(HIDDEN, WIDTH),
+        "ffn_up.bias": bias(HIDDEN),
+        "ffn_down.weight": matrix(WIDTH, HIDDEN),
+        "ffn_down.bias": bias(WIDTH),
+        "layer_output_norm.weight": norm(WIDTH),
+        "layer_output_norm.bias": bias(WIDTH),
+    }
+
+
+def encoder_ends() -> Tensors:
+    return {
+        "token_embd.weight": embedding(),
+        "token_types.weight": normal(1, WIDTH, spread=0.1),
+        "position_embd.weight": normal(ENCODER_CONTEXT, WIDTH, spread=0.3),
+        "token_embd_norm.weight": norm(WIDTH),
+        "token_embd_norm.bias": bias(WIDTH),
+    }
+
+
 def fused_feed_forward() -> Tensors:
     return {
         "ffn_norm.weight": norm(WIDTH),
@@ -337,6 +376,12 @@ ATTENTION: dict[str, Value] = {
     "attention.value_length": HEAD,
     "rope.dimension_count": HEAD,
     "feed_forward_length": HIDDEN,
+}
+ENCODER: dict[str, Value] = ATTENTION | {
+    "context_length": ENCODER_CONTEXT,
+    "attention.head_count_kv": HEADS,
+    "attention.causal": False,
+    "attention.layer_norm_epsilon": 1e-5,
 }
 MIXTURE: dict[str, Value] = {
     "expert_count": EXPERTS,
@@ -503,6 +548,17 @@ ZOO = {
         final_norm="token_embd_norm",  # It normalises the output all the same.
     ),
     "mamba2": Model(MAMBA, [mamba()] * 3),
+    # One that can be asked to fill a gap.
+    "llama-infill": Model(
+        ATTENTION,
+        [attention() | feed_forward()] * 3,
+        {
+            "token_embd.weight": embedding(tokens=len(TOKENS) + len(INFILL)),
+            "output.weight": voice(len(TOKENS) + len(INFILL)),
+        },
+        architecture="llama",
+        control=INFILL,
+    ),
     # Two with a block of their own that drafts, which is the last; one can be cut, and one is a hybrid.
     "glm4moe-mtp": Model(
         ATTENTION | SIGMOID_MIXTURE | PREDICTING | {"rope.dimension_count": HEAD // 2},
@@ -559,6 +615,31 @@ ZOO = {
 }
 
 
+# Two encoders, which generate no text: one embeds texts, one scores a document for a query.
+ZOO |= {
+    "bert": Model(ENCODER | {"pooling_type": 2}, [encoder()] * 3, encoder_ends(), shares=False),
+    "bert-reranker": Model(
+        ENCODER,
+        [encoder()] * 3,
+        encoder_ends()
+        | {
+            "cls.weight": matrix(WIDTH, WIDTH),
+            "cls.bias": bias(WIDTH),
+            "cls.output.weight": matrix(1, WIDTH),
+            "cls.output.bias": bias(1),
+        },
+        architecture="bert",
+        shares=False,
+        tokenizer={
+            "tokenizer.ggml.add_bos_token": True,
+            "tokenizer.ggml.add_eos_token": True,
+            "tokenizer.ggml.add_sep_token": True,
+            gguf.Keys.Tokenizer.SEP_ID: TOKENS.index("<|im_end|>"),
+        },
+    ),
+}
+
+
 # --- files ---
 
 
@@ -577,7 +658,7 @@ def make(name: str, out: Path) -> None:
     # The same name for all: where it says phi3, llama.cpp expects Phi's control tokens.
     add(writer, {"general.name": "zoo", "general.file_type": int(gguf.LlamaFileType.ALL_F32)})
     add(writer, {f"{architecture}.{key}": value for key, value in (keys | model.keys).items()})
-    add(writer, tokenizer())
+    add(writer, tokenizer(model.control) | model.tokenizer)
     random = np.random.default_rng([*name.encode()])
     for tensor, draw in tensors(model).items():
         drawn = draw(random)

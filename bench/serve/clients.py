@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CHAT = "/v1/chat/completions"
-# Beyond the server's own limit, what a client waits for an answer.
 # Most loss that a server under test allows (`--lossy-max`), per token.
 LOSSY_MAX = 0.05
-
+# Beyond the server's own limit, what a client waits for an answer.
 PATIENCE_S = 20.0
 SUBJECTS = ["the sea", "bread", "a lighthouse", "winter", "trains", "the moon", "a clock", "tea"]
 SCHEMA = {
@@ -172,15 +171,20 @@ def failure(line: Line, body: Any) -> str:
     raise Bad(f"status {line.status}: {error['message']:.200}")
 
 
-async def whole(world: World, body: dict[str, Any], path: str = CHAT) -> Any:
+async def fetched(world: World, body: dict[str, Any], path: str) -> Any:
     """The answer to a request, or the outcome if there is none."""
     async with asyncio.timeout(world.timeout_s + PATIENCE_S), Line.open(world) as line:
         await line.ask(body, path)
         answer = await line.json()
-        if line.status != 200:
-            return failure(line, answer)
+        return answer if line.status == 200 else failure(line, answer)
+
+
+async def whole(world: World, body: dict[str, Any], path: str = CHAT) -> Any:
+    """A text, or the outcome if there is none."""
+    answer = await fetched(world, body, path)
+    if not isinstance(answer, str):
         world.tokens += answer["usage"]["completion_tokens"]
-        return answer
+    return answer
 
 
 async def streamed(world: World, body: dict[str, Any], path: str = CHAT) -> Any:
@@ -239,13 +243,61 @@ async def native(world: World) -> str:
     """llama-server's own form; now and then only to fill the cache."""
     length = world.random.choice([0, 8, 16])
     body = {"prompt": [1, "Once upon a time"], "n_predict": length, "temperature": 0.8, "n_indent": 1}
+    answer = await fetched(world, body, "/completion")
+    if isinstance(answer, str):
+        return answer
+    expect(answer["tokens_predicted"] <= length, f"{answer['tokens_predicted']} tokens of {length}")
+    world.tokens += answer["tokens_predicted"]
+    return "answered"
+
+
+async def message(world: World) -> str:
+    """Anthropic's form."""
+    asked = question(world, system="Be brief.")
+    answer = await fetched(world, asked, "/v1/messages")
+    if isinstance(answer, str):
+        return answer
+    expect(answer["stop_reason"] in ("end_turn", "max_tokens"), f"ended by {answer['stop_reason']}")
+    world.tokens += answer["usage"]["output_tokens"]
+    return "answered"
+
+
+async def response(world: World) -> str:
+    """OpenAI's newer form."""
+    asked = question(world)
+    body = {"input": asked["messages"], "max_output_tokens": max(asked["max_tokens"], 16), "store": False}
+    answer = await fetched(world, body, "/v1/responses")
+    if isinstance(answer, str):
+        return answer
+    expect(answer["status"] in ("completed", "incomplete"), f"a response is {answer['status']}")
+    world.tokens += answer["usage"]["output_tokens"]
+    return "answered"
+
+
+async def infill(world: World) -> str:
+    """A gap in a program; a model without tokens for gaps says so."""
+    body = {"input_prefix": "def add(a, b):\n", "input_suffix": "\n", "prompt": "    return", "n_predict": 8}
     async with asyncio.timeout(world.timeout_s + PATIENCE_S), Line.open(world) as line:
-        await line.ask(body, "/completion")
+        await line.ask(body, "/infill")
         answer = await line.json()
+        if line.status == 501:
+            return "refused (501): no tokens for gaps"
         if line.status != 200:
             return failure(line, answer)
-        expect(answer["tokens_predicted"] <= length, f"{answer['tokens_predicted']} tokens of {length}")
         world.tokens += answer["tokens_predicted"]
+        return "answered"
+
+
+async def embeddings(world: World) -> str:
+    """Several texts at once, by the model beside the target."""
+    texts = [world.random.choice(SUBJECTS) * world.random.randrange(1, 20) for _ in range(world.random.randrange(1, 8))]
+    answer = await fetched(world, {"input": texts}, "/v1/embeddings")
+    if isinstance(answer, str):
+        return answer
+    expect(len(answer["data"]) == len(texts), f"{len(answer['data'])} embeddings of {len(texts)} texts")
+    for row in answer["data"]:
+        length = sum(value * value for value in row["embedding"])
+        expect(abs(length - 1) < 1e-3, f"an embedding of squared length {length}")
     return "answered"
 
 
@@ -373,7 +425,7 @@ async def many_on_one_line(world: World) -> str:
 
 async def look(world: World) -> str:
     """Health and metrics are answered at once, however busy the model is."""
-    path = world.random.choice(["/health", "/metrics", "/v1/models", "/props", "/version"])
+    path = world.random.choice(["/health", "/metrics", "/v1/models", "/props", "/version", "/slots"])
     started = time.monotonic()
     async with asyncio.timeout(10), Line.open(world) as line:
         await line.ask(None, path, "GET")
@@ -613,7 +665,8 @@ Client = Callable[[World], Awaitable[str]]
 # Clients that want answers, by how often they come, and those that disturb.
 GOOD: dict[Client, int] = {
     chat: 5, chat_stream: 6, completion: 2, native: 2, schema: 3, tools: 2, tools_stream: 1,
-    logprobs: 2, two: 2, prediction: 2, seeded: 2, plain: 1, many_on_one_line: 1, lossy: 7,
+    logprobs: 2, two: 2, prediction: 2, seeded: 2, plain: 1, many_on_one_line: 1, lossy: 9,
+    message: 2, response: 2, infill: 1, embeddings: 2,
 }
 BAD: dict[Client, int] = {
     leaves: 4, cancels: 4, stalls: 2, half: 4, wrong: 6, noise: 2, too_long: 2, too_large: 2,

@@ -1,18 +1,23 @@
 """Writes CONFORMANCE.md: acceptance implementations, and what the kit found of each.
 
-`just kit torch` runs it; vLLM's sampler is a line of it if VLLM_WHEEL names a wheel that has one.
+`just kit torch` runs it; engines' samplers are lines of it if VLLM_WHEEL and SGLANG_WHEEL name wheels that have them.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-import forerun as fr
+# Triton reads it when it is imported, and torch imports Triton.
+os.environ["TRITON_INTERPRET"] = "1"
+
+import forerun as fr  # noqa: E402
 
 SMALL = [(2, 1), (3, 1), (2, 2)]
 
@@ -58,7 +63,14 @@ def of_wheel() -> list[Line]:
     for rule in fr.rules():
         name = f"`forerun.verify`, `{rule}`"
         if rule == "coupled":
-            lines.append(by_bets(name, of, rule))
+            seeds = iter(range(10**9))
+
+            def box(draft: fr.DraftCase, target: fr.TargetCase) -> fr.Verdict:
+                options = {"target_probs": target.rows, "rule": "coupled", "seed": next(seeds)}
+                return fr.verify(draft.tokens, draft.rows, **options)
+
+            command = 'fr.check.sampled(lambda draft, target: fr.verify(…, rule="coupled", seed=next(seeds)))'
+            lines.append(by_bets(name, of, box, command))
             continue
         # A rule for trees is tried on two paths, which are too many for the largest models.
         paths = 1 if rule in ("block", "token") else 2
@@ -70,18 +82,13 @@ def of_wheel() -> list[Line]:
     return lines
 
 
-def by_bets(name: str, of: str, rule: str) -> Line:
-    seeds = iter(range(10**9))
-
-    def box(draft: fr.DraftCase, target: fr.TargetCase) -> fr.Verdict:
-        options = {"target_probs": target.rows, "rule": rule, "seed": next(seeds)}
-        return fr.verify(draft.tokens, draft.rows, **options)
-
-    report = fr.check.sampled(box, samples=20_000)
+def by_bets(
+    what: str, of: str, box: Callable[[fr.DraftCase, fr.TargetCase], Any], command: str, samples: int = 20_000
+) -> Line:
+    report = fr.check.sampled(box, samples=samples)
     verdict = "**not lossless**" if report.caught else "nothing found"
     fault = f"< {report.smallest_fault:.2g} (total variation)"
-    command = f'fr.check.sampled(lambda draft, target: fr.verify(…, rule="{rule}", seed=next(seeds)))'
-    return Line(name, of, f"bets on {report.samples} texts", verdict, fault, command)
+    return Line(what, of, f"bets on {report.samples} texts", verdict, fault, command)
 
 
 def of_promises() -> list[Line]:
@@ -175,8 +182,32 @@ def of_vllm() -> list[Line]:
     ]
 
 
+def of_sglang() -> list[Line]:
+    """The Triton kernel of SGLang for chains, from its wheel, interpreted."""
+    wheel = os.environ.get("SGLANG_WHEEL")
+    if wheel is None:
+        return []
+    import torch
+
+    from sglang_sampler import adapt, sampler
+
+    number = Path(wheel).name.split("-")[1]
+    function = sampler(wheel)
+    torch.manual_seed(1)
+    return [
+        by_bets(
+            f"`chain_speculative_sampling_triton`, `block_verification={block}`, interpreted",
+            f"SGLang {number}",
+            partial(adapt, partial(function, block_verification=block)),
+            "SGLANG_WHEEL=… just kit torch",
+            samples=4_000,  # Interpreted, a call takes a hundredth of a second.
+        )
+        for block in (False, True)
+    ]
+
+
 def main() -> None:
-    lines = [of_rust(), *of_wheel(), *of_promises(), *of_torch(), *of_vllm()]
+    lines = [of_rust(), *of_wheel(), *of_promises(), *of_torch(), *of_vllm(), *of_sglang()]
     lines.append(
         Line(
             "llama.cpp's server with a draft model",

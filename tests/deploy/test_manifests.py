@@ -87,10 +87,10 @@ def metrics() -> set[str]:
 def flags() -> set[str]:
     """All flags of `forerun serve`, as they are typed."""
     found: set[str] = set()
-    for place in ("serve.rs", "template.rs", "flags/model.rs", "flags/draft.rs", "flags/sampling.rs"):
+    for place in ("serve/flags.rs", "template.rs", "flags/model.rs", "flags/draft.rs", "flags/sampling.rs"):
         said = ""
         for line in source(f"cli/src/{place}").splitlines():
-            field = re.match(r" {4}(\w+): .*,$", line)
+            field = re.match(r" {4}(?:pub\(super\) )?(\w+): .*,$", line)
             if field and "#[arg(" in said:
                 aliases = "".join(re.findall(r"visible_alias(?:es)? = (\[.*?\]|\".*?\")", said))
                 names = {field[1].replace("_", "-"), *re.findall(r'"(.*?)"', aliases)}
@@ -106,8 +106,8 @@ def flags() -> set[str]:
 
 def default(flag: str) -> int:
     """What a flag of the server is where it is not given."""
-    found = re.search(rf"default_value_t = (\d+)\)\]\n +{flag}: ", source("cli/src/serve.rs"))
-    assert found, f"no default of {flag} in serve.rs"
+    found = re.search(rf"default_value_t = (\d+)\)\]\n +(?:pub\(super\) )?{flag}: ", source("cli/src/serve/flags.rs"))
+    assert found, f"no default of {flag} in flags.rs"
     return int(found[1])
 
 

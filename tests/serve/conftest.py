@@ -27,6 +27,9 @@ HEAD = "SmolLM2-135M-Instruct.eagle3.gguf"
 
 USED = (TARGET, GOOD, USELESS, HEAD)
 
+# Tiny, with random weights and tokens for filling gaps; made by `just models`.
+CODER = "zoo/llama-infill.gguf"
+
 # Drafts of a fixed length: without one the controller may find that none pay, and nothing is tested.
 DRAFTED = {"enabled": True, "length": 3}
 PLAIN = {"enabled": False}
@@ -56,10 +59,15 @@ class Server:
     """A running `forerun serve` on a port of its own, on this machine or in a network namespace of it."""
 
     def __init__(
-        self, *flags: str, drafter: str | None = GOOD, namespace: str | None = None, ready: bool = True
+        self,
+        *flags: str,
+        target: str = TARGET,
+        drafter: str | None = GOOD,
+        namespace: str | None = None,
+        ready: bool = True,
     ) -> None:
         inside = ["ip", "netns", "exec", namespace] if namespace else []
-        self.command = [*inside, str(BINARY), "serve", "-m", str(MODELS / TARGET)]
+        self.command = [*inside, str(BINARY), "serve", "-m", str(MODELS / target)]
         if "--port" not in flags:
             self.command += ["--port", "0"]
         if drafter:
@@ -182,7 +190,7 @@ class Server:
 def pytest_sessionstart() -> None:
     if unlisted := set(USED) - set(BROUGHT):
         pytest.exit(f"not listed in models/tests.txt: {', '.join(sorted(unlisted))}", returncode=1)
-    missing = [str(path) for path in (BINARY, *(MODELS / name for name in USED)) if not path.exists()]
+    missing = [str(path) for path in (BINARY, *(MODELS / name for name in (*USED, CODER))) if not path.exists()]
     if missing:
         pytest.exit(f"missing {', '.join(missing)}: build with `cargo build --release -p forerun`, bring weights with `just models`")
 

@@ -7,7 +7,7 @@ import schemathesis
 STREAM = "text/event-stream"
 
 # Paths beside those of /v1 that make an output, and what its length is called there.
-LENGTHS = {"/completion": "n_predict"}
+LENGTHS = {"/completion": "n_predict", "/infill": "n_predict"}
 
 
 @schemathesis.hook

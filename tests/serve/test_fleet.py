@@ -6,6 +6,7 @@ Hosts are network namespaces, which take root and Debian's iproute2. The gateway
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -171,7 +172,8 @@ class Load:
     def _user(self, url: str, user: int) -> None:
         turn = 0
         while not self._over.is_set():
-            question = f"User {user}, question {turn}: what is {7 * user} plus {turn}?"
+            # Begins like no other: the gateway keeps chats that begin alike together, however few go elsewhere.
+            question = f"{secrets.token_hex(16)}: what is {7 * user} plus {turn}?"
             system = [{"role": "system", "content": self.system}] if self.system else []
             self.answers.append(ask(url, [*system, {"role": "user", "content": question}]))
             turn += 1

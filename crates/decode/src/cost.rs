@@ -17,6 +17,10 @@ const SIZES: [usize; 9] = [1, 2, 4, 8, 16, 17, 32, 33, 64];
 /// Sizes measured whatever it takes.
 const SIZES_MIN: usize = 3;
 
+/// Sizes measured twice before the others are measured once: most drafts are short, and other work on
+/// the machine comes in bursts, which would make one measurement of each look like a steep curve.
+const SIZES_TWICE: usize = 4;
+
 /// Larger passes prefill prompts, and tell nothing about drafts.
 const OBSERVED_MAX: usize = 64;
 
@@ -93,8 +97,10 @@ impl CostCurve {
         let mut output = Output::default();
         let mut best: Vec<(usize, f64)> = Vec::new();
         let room = engine.context_len();
-        for round in 0..8 {
-            for (index, tokens) in SIZES.into_iter().enumerate().filter(|(_, n)| *n <= room) {
+        let rounds = std::iter::repeat_n(&SIZES[..SIZES_TWICE], 2);
+        let rounds = rounds.chain(std::iter::repeat_n(&SIZES[..], 7));
+        for (round, sizes) in rounds.enumerate() {
+            for (index, &tokens) in sizes.iter().enumerate().filter(|(_, n)| **n <= room) {
                 let needed = round == 0 && index < SIZES_MIN;
                 // Twice the tokens take at most twice as long.
                 let known = best.iter().rev().find(|(known, _)| *known <= tokens);
@@ -316,5 +322,61 @@ mod tests {
         observed.observe(&pass(300, 1.0));
         observed.observe(&pass(0, 1.0));
         assert_eq!(observed, curve());
+    }
+}
+
+#[cfg(all(test, feature = "toy"))]
+mod measuring_tests {
+    #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
+
+    use super::*;
+    use crate::toy::{ToyEngine, ToyModel};
+
+    /// Passes take five milliseconds, a tenth more for each further token, and four times as long in a burst.
+    struct Busy {
+        inner: ToyEngine,
+        passes: usize,
+    }
+
+    impl Engine for Busy {
+        fn vocab_len(&self) -> usize {
+            self.inner.vocab_len()
+        }
+        fn context_len(&self) -> usize {
+            self.inner.context_len()
+        }
+        fn slot_count(&self) -> usize {
+            self.inner.slot_count()
+        }
+        fn paths_max(&self) -> usize {
+            self.inner.paths_max()
+        }
+        fn can_cut(&self) -> bool {
+            true
+        }
+        fn copy(&mut self, from: Slot, to: Slot, len: usize) -> bool {
+            self.inner.copy(from, to, len)
+        }
+        fn extend(&mut self, steps: &[Step<'_>], output: &mut Output) -> Result<(), EngineError> {
+            let tokens: usize = steps.iter().map(|it| it.trunk.len() + it.tree.len()).sum();
+            if tokens > 0 {
+                let slow = if (1..4).contains(&self.passes) { 4.0 } else { 1.0 };
+                std::thread::sleep(Duration::from_secs_f64(
+                    slow * (4.5 + 0.5 * tokens as f64) / 1e3,
+                ));
+                self.passes += 1;
+            }
+            self.inner.extend(steps, output)
+        }
+    }
+
+    #[test]
+    fn a_burst_of_other_work_does_not_make_the_curve_steep() {
+        let model = ToyModel { vocab_len: 8, order: 1, seed: 1, spread: 1.0 };
+        let mut engine = Busy { inner: ToyEngine::new(model, 128), passes: 0 };
+        // Enough for each size once, or for short ones twice.
+        let curve = CostCurve::measure(&mut engine, Duration::from_millis(150)).unwrap();
+        let ratio = curve.seconds(4, 1) / curve.seconds(1, 1);
+        assert!(ratio < 2.0, "four tokens take {ratio} times as long: {curve:?}");
     }
 }

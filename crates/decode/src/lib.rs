@@ -54,6 +54,7 @@ mod draft;
 mod drafter_id;
 mod drafters;
 mod drift;
+mod embedder;
 mod engine;
 mod error;
 mod gate;
@@ -89,6 +90,7 @@ pub use draft::{EditDrafter, FixedTokens, HeadDrafter, MatchLen, MatchLenError, 
 pub use draft::{NgramDrafter, Shown, SuffixConfig, SuffixDrafter, Tenant, TenantSuffixDrafter};
 pub use drafters::Drafters;
 pub use drift::{Drift, DriftError, drift};
+pub use embedder::Embedder;
 pub use engine::{
     BlockShape, Branch, Caches, Engine, EngineError, Head, Keep, Output, Pairing, Rows, Slot, Step,
 };
@@ -103,12 +105,12 @@ pub use lossy::{Demands, LossyError, LossyMismatch, LossyMode, Spending};
 pub use policy::{DraftPolicy, Limits, Plan};
 pub use price::{Allowance, Price};
 pub use round::Turn;
-pub use sampling::{Sampling, SamplingError};
+pub use sampling::{InfillSampler, Sampling, SamplingError};
 pub use sequence::Sequence;
 pub use special::{RenderedPrompt, SpecialTokens};
 pub use stats::{Position, Stats};
 pub use stop::{StopError, StopFilter, StopStrings};
-pub use text::{Detokenizer, Special, SpecialToken, TokenizeError, Tokenizer};
+pub use text::{Detokenizer, InfillTokens, Special, SpecialToken, TokenizeError, Tokenizer};
 #[cfg(feature = "toy")]
 pub use toy::{ToyEngine, ToyHead, ToyModel};
 pub use vocab_map::{VocabMap, VocabMismatch};

@@ -217,6 +217,9 @@ impl LossyMode {
             (Self::Near(_), false) => {
                 refuse("is for temperature 0", "use budget:0.02 or account:0.02 above it")
             }
+            (Self::Near(_), _) if sampling.infill.is_some() => {
+                refuse("counts the model's likeliest tokens", "leave the sampler infill out")
+            }
             _ if drafts.drafters > 1 || drafts.width > 1 => {
                 refuse("judges one path", "name one drafter and one path, or decode without loss")
             }

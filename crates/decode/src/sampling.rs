@@ -1,11 +1,12 @@
 //! Logits to the distribution the next token is drawn from, for target and drafter alike.
 //!
-//! Names, defaults and order are llama.cpp's: bias, penalties, top-k, typical, top-p, min-p, and
+//! Names, defaults and order are llama.cpp's: bias, penalties, top-k, typical, top-p, min-p, infill, and
 //! temperature last, so that truncation does not depend on the temperature. Nothing is drawn here,
 //! and the distribution is a function of the logits and the tokens before alone: no state, so a row
 //! in the middle of a path is shaped as it would be once the path is committed.
 
 mod check;
+mod infill;
 mod penalty;
 mod scan;
 mod truncate;
@@ -13,6 +14,7 @@ mod truncate;
 use forerun_verify::{Dist, RowError, Token};
 
 pub use check::SamplingError;
+pub use infill::InfillSampler;
 use truncate::Kept;
 
 /// How tokens are drawn: what is done to a row of logits before a token is drawn from it.
@@ -51,6 +53,8 @@ pub struct Sampling {
     /// Added to the logits of single tokens before all else; `-inf` forbids a token. Biases of the
     /// same token add up.
     pub logit_bias: Vec<(Token, f32)>,
+    /// Keeps what may come next in a gap between texts, or ends the text; needs a `top_k` of 1 to 256.
+    pub infill: Option<InfillSampler>,
 }
 
 /// llama.cpp's defaults.
@@ -98,6 +102,7 @@ impl Sampling {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             logit_bias: Vec::new(),
+            infill: None,
         }
     }
 
@@ -140,7 +145,7 @@ impl Sampling {
     /// A token of `path` counts as a committed one does. Equal logits are ranked by id. A token
     /// whose logit is `-inf` stays impossible, and biases and tokens outside the row are
     /// ignored: a drafter's vocabulary may be shorter. At temperature 0 all of it is on the
-    /// likeliest token after bias and penalties, whatever else is set.
+    /// likeliest token after bias and penalties, whatever else is set but `infill`.
     ///
     /// # Precision
     /// Probabilities are sums, products and quotients in a fixed order, the same on all platforms.
@@ -176,7 +181,7 @@ impl Sampling {
         if self.needs_path() {
             self.penalise(logits, committed, path);
         }
-        if self.is_greedy() {
+        if self.is_greedy() && self.infill.is_none() {
             return Dist::point(logits.len(), Token(scan::highest(logits)?.place));
         }
         let mut kept = Kept::all(logits);
@@ -184,6 +189,16 @@ impl Sampling {
         kept.typical(self.typical_p)?;
         kept.top_p(self.top_p)?;
         kept.min_p(self.min_p)?;
-        kept.dist(self.temperature)
+        if let Some(infill) = &self.infill {
+            let end = infill.end();
+            let may_end = logits.get(end.index()).is_some_and(|logit| *logit > f32::NEG_INFINITY);
+            if !kept.infill(infill)? && may_end {
+                return Dist::point(logits.len(), end);
+            }
+        }
+        match self.is_greedy() {
+            true => Dist::point(logits.len(), kept.likeliest()?),
+            false => kept.dist(self.temperature),
+        }
     }
 }

@@ -106,6 +106,44 @@ pub trait Tokenizer: Send + Sync {
     fn special_tokens(&self) -> Vec<SpecialToken> {
         Vec::new()
     }
+
+    /// The tokens that a prompt for filling in text is made with.
+    fn infill_tokens(&self) -> InfillTokens {
+        InfillTokens::default()
+    }
+}
+
+/// The tokens by which a model is asked for the text between two others, as far as its vocabulary
+/// has them.
+///
+/// ```
+/// use forerun_decode::{InfillTokens, Token};
+///
+/// let tokens = InfillTokens { prefix: Some(Token(7)), ..InfillTokens::default() };
+/// assert_eq!(tokens.missing(), ["suffix", "middle"]);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InfillTokens {
+    /// Comes before the text before the gap.
+    pub prefix: Option<Token>,
+    /// Comes before the text after the gap.
+    pub suffix: Option<Token>,
+    /// Comes before the text of the gap.
+    pub middle: Option<Token>,
+    /// Comes before the name of a repository.
+    pub repository: Option<Token>,
+    /// Comes before the name of a file.
+    pub file: Option<Token>,
+    /// Ends the text of the gap.
+    pub end: Option<Token>,
+}
+
+impl InfillTokens {
+    /// The names of those that no prompt can do without and that are not there.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let needed = [("prefix", self.prefix), ("suffix", self.suffix), ("middle", self.middle)];
+        needed.into_iter().filter(|(_, token)| token.is_none()).map(|(name, _)| name).collect()
+    }
 }
 
 /// A token that a tokeniser finds by its text before it splits the rest into pieces.

@@ -94,7 +94,8 @@ impl VocabMap {
     /// counterpart. Tokens without bytes correspond by id where nine in ten of the ids with bytes
     /// agree, because such vocabularies are editions of one. Otherwise they do by their role: ends
     /// to ends, from the highest id down, because the end of a turn comes after the end of a
-    /// document wherever a vocabulary has both; then start to start.
+    /// document wherever a vocabulary has both; then start to start; then those with the same text, such
+    /// as `<|im_start|>`.
     ///
     /// # Errors
     /// If fewer than half of the drafter's tokens have a counterpart.
@@ -289,6 +290,12 @@ impl<'a> TokenBytes<'a> {
         self.ids().rev().filter(ends)
     }
 
+    /// Control tokens without bytes, by their text.
+    fn controls(&self) -> impl Iterator<Item = (String, Token)> {
+        let named = self.tokenizer.special_tokens().into_iter().map(|it| (it.text, it.token));
+        named.filter(|(_, it)| it.index() < self.offsets.len() && self.get(*it).is_empty())
+    }
+
     fn start(&self) -> Option<Token> {
         self.tokenizer.start().filter(|token| token.index() < self.offsets.len())
     }
@@ -356,6 +363,13 @@ fn table(target: &TokenBytes<'_>, draft: &TokenBytes<'_>) -> Pairs {
     target.last_ends().zip(draft.last_ends()).for_each(|(target, draft)| pair(target, draft));
     if let (Some(target), Some(draft)) = (target.start(), draft.start()) {
         pair(target, draft);
+    }
+    // Marks of a chat template that both know, such as <|im_start|>.
+    let named: HashMap<String, Token> = target.controls().collect();
+    for (name, draft) in draft.controls() {
+        if let Some(target) = named.get(&name) {
+            pair(*target, draft);
+        }
     }
     Pairs::Table { to_target, to_draft }
 }

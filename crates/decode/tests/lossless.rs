@@ -278,6 +278,36 @@ fn penalised() -> Sampling {
     }
 }
 
+/// Three texts of which one begins another, and none that ends.
+struct Texts;
+
+impl Tokenizer for Texts {
+    fn vocab_len(&self) -> usize {
+        VOCAB
+    }
+    fn tokenize(&self, _: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
+        Ok(Vec::new())
+    }
+    fn start(&self) -> Option<Token> {
+        None
+    }
+    fn is_end(&self, _: Token) -> bool {
+        false
+    }
+    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
+        out.extend_from_slice([&b"a"[..], b"ab", b"b"][token.index()]);
+    }
+}
+
+#[test]
+fn a_sampler_for_gaps_is_followed_exactly() {
+    let infill = Some(InfillSampler::new(Arc::new(Texts), Token(2)));
+    let sampling = Sampling { infill, top_k: VOCAB, ..Sampling::unshaped() };
+    let case = Case::new(|| vec![model()], BlockRule).shaped(sampling.clone());
+    case.assert_lossless("block");
+    Case::new(|| vec![model()], TokenRule).shaped(sampling).assert_lossless("token");
+}
+
 #[test]
 fn a_draft_model_changes_nothing() {
     Case::new(|| vec![model()], BlockRule).assert_lossless("block");

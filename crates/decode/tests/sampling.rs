@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use forerun_decode::{Sampling, SamplingError};
+use forerun_decode::{InfillSampler, Sampling, SamplingError, Special, TokenizeError, Tokenizer};
 use forerun_verify::rand_core::Rng;
 use forerun_verify::{Dist, Philox, RowError, Token};
 use proptest::collection::vec;
@@ -255,6 +256,7 @@ fn settings() -> impl Strategy<Value = Sampling> {
             presence_penalty: said.2,
             frequency_penalty: said.3,
             logit_bias: biases.into_iter().map(|(token, bias)| (Token(token), bias)).collect(),
+            infill: None,
         }
     })
 }
@@ -572,6 +574,7 @@ fn defaults_are_llama_cpp_s() {
         presence_penalty: 0.0,
         frequency_penalty: 0.0,
         logit_bias: vec![],
+        infill: None,
     };
     assert_eq!(Sampling::default(), expected);
     for sampling in ways() {
@@ -651,4 +654,79 @@ fn every_accepted_number_gives_a_law() {
         let said = [Token(0), Token(1), Token(2), Token(1)];
         assert!(sampling.row(&mut [1.0, -2.0, 3.0, 0.5], &said, &said).is_ok(), "{sampling:?}");
     }
+}
+
+/// The texts of tokens; an empty one ends.
+struct Texts(&'static [&'static str]);
+
+impl Tokenizer for Texts {
+    fn vocab_len(&self) -> usize {
+        self.0.len()
+    }
+    fn tokenize(&self, _: &str, _: Special) -> Result<Vec<Token>, TokenizeError> {
+        Ok(Vec::new())
+    }
+    fn start(&self) -> Option<Token> {
+        None
+    }
+    fn is_end(&self, token: Token) -> bool {
+        self.0[token.index()].is_empty()
+    }
+    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.0[token.index()].as_bytes());
+    }
+}
+
+/// The sampler for gaps; the last token ends.
+fn infill(texts: &'static [&'static str]) -> Sampling {
+    let end = Token(u32::try_from(texts.len() - 1).unwrap());
+    let infill = Some(InfillSampler::new(Arc::new(Texts(texts)), end));
+    Sampling { infill, top_k: texts.len(), ..unshaped() }
+}
+
+#[test]
+fn the_text_of_a_gap_ends_early() {
+    let sampling = infill(&["a", "b", "c", ""]);
+    // 3 * 0.09 * 4 is more than 0.91, and 3 * 0.05 * 4 less than 0.95.
+    assert_eq!(kept(&sampling, &[0.4, 0.4, 0.11, 0.09]), [3]);
+    assert_eq!(kept(&sampling, &[0.45, 0.4, 0.1, 0.05]), [0, 1, 3]);
+    // No text is likely enough.
+    let many = infill(&["a", "b", "c", "d", "e", "f", ""]);
+    assert_eq!(kept(&many, &[0.17, 0.17, 0.17, 0.16, 0.16, 0.16, 0.01]), [6]);
+    // Also if the end was no candidate any more; but not if it is impossible.
+    let short = Sampling { top_k: 6, ..many.clone() };
+    assert_eq!(kept(&short, &[0.17, 0.17, 0.17, 0.16, 0.16, 0.16, 0.01]), [6]);
+    assert_eq!(kept(&many, &[0.17, 0.17, 0.17, 0.17, 0.16, 0.16, 0.0]), [0, 1, 2, 3, 4, 5]);
+    // A row of a shorter vocabulary has no end.
+    assert_eq!(kept(&many, &[0.17, 0.17, 0.17, 0.17, 0.16, 0.16]), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn texts_of_a_gap_that_begin_alike_count_as_one() {
+    let sampling = infill(&["f", "far", "g", "farm", ""]);
+    // f, far and farm have 0.6 together, which goes to the likeliest.
+    assert_eq!(kept(&sampling, &[0.15, 0.25, 0.39, 0.2, 0.01]), [1, 2, 4]);
+    // What is kept has the probabilities of the model, not of what it stands for.
+    let law =
+        law_of(&sampling.row(&mut logits_of(&[0.15, 0.25, 0.39, 0.2, 0.01]), &[], &[]).unwrap());
+    assert!((law[&Token(1)] - 0.25 / 0.65).abs() < 1e-6, "{law:?}");
+    // Of two that are left, one must have a third.
+    assert_eq!(kept(&infill(&["a", "b", "c", ""]), &[0.69, 0.21, 0.095, 0.005]), [0, 3]);
+}
+
+#[test]
+fn at_temperature_0_the_likeliest_of_a_gap_is_taken() {
+    let sampling = Sampling { temperature: 0.0, ..infill(&["a", "b", "c", ""]) };
+    assert_eq!(kept(&sampling, &[0.4, 0.4, 0.11, 0.09]), [3]);
+    assert_eq!(kept(&sampling, &[0.4, 0.45, 0.1, 0.05]), [1]);
+}
+
+#[test]
+fn candidates_for_a_gap_are_few() {
+    for (top_k, is_fine) in [(0, false), (1, true), (256, true), (257, false)] {
+        let sampling = Sampling { top_k, ..infill(&["a", ""]) };
+        assert_eq!(sampling.check(2).is_ok(), is_fine, "{top_k}");
+    }
+    let error = Sampling { top_k: 0, ..infill(&["a", ""]) }.check(2).unwrap_err();
+    assert_eq!(error.to_string(), "top_k is 0; expected 1 to 256");
 }

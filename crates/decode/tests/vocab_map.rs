@@ -50,13 +50,13 @@ fn tokens_correspond_by_their_bytes() {
 }
 
 #[test]
-fn control_tokens_correspond_by_their_role() {
+fn control_tokens_correspond_by_their_role_and_others_by_their_text() {
     // A start, an end of text, an end of turn and something else, without bytes all of them.
     let target = ["<s>", "a", "b", "</s>", "</s turn>", "<else>"];
-    let draft = ["b", "<else>", "a", "</s>", "</s tool>", "</s turn>", "<s>"];
+    let draft = ["b", "<other>", "<else>", "a", "</s>", "</s tool>", "</s turn>", "<s>"];
     let map = map(&target, &draft).unwrap();
-    let wanted = [Some(2), None, Some(1), None, Some(3), Some(4), Some(0)];
-    assert_eq!(targets(&map, 7), wanted, "ends from the highest id down");
+    let wanted = [Some(2), None, Some(5), Some(1), None, Some(3), Some(4), Some(0)];
+    assert_eq!(targets(&map, 8), wanted, "ends from the highest id down");
 }
 
 #[test]

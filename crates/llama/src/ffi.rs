@@ -15,5 +15,8 @@ mod hidden;
 pub(crate) mod log;
 pub(crate) mod malloc;
 pub(crate) mod model;
+pub(crate) mod pooled;
 pub(crate) mod quantize;
+#[cfg(test)]
+pub(crate) mod sampler;
 pub(crate) mod system;

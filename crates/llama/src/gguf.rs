@@ -49,6 +49,8 @@ pub struct Header {
     pub head_only: bool,
     /// Whether it has a recurrent state, which cannot forget by itself what is rejected.
     pub recurrent: bool,
+    /// Whether it has weights that score a whole text, as models that rank documents have.
+    pub scores: bool,
     /// Whether a draft head's rows in a block depend on each other (DSpark).
     pub(crate) chained: bool,
 }
@@ -114,6 +116,7 @@ pub(crate) fn read(
     for _ in 0..tensors {
         let name = walk.string()?;
         header.chained |= name == b"markov_w1.weight";
+        header.scores |= name == b"cls.weight" || name == b"cls.output.weight";
         // By its tensors: they may be in another file than the model that speaks of them.
         header.prediction_layers += u32::from(name.ends_with(b".nextn.eh_proj.weight"));
         has_first_block |= name.starts_with(b"blk.0.");

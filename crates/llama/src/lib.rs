@@ -5,6 +5,7 @@
 //! nothing of its C interface can be seen from outside. Sampling, drafting and chat templates are
 //! not here: engines give rows, and what becomes of them is decided elsewhere.
 
+mod embedder;
 mod engine;
 mod ffi;
 mod gguf;
@@ -21,13 +22,14 @@ mod trim;
 mod vocab;
 mod weights;
 
+pub use embedder::{EmbedderOptions, LlamaEmbedder};
 pub use engine::LlamaEngine;
 pub use gguf::Header;
 pub use head::LlamaHead;
 pub use model::{HeadKind, LoadError, Model};
 pub use model_file::{ModelFile, Tensor, Value, WriteError};
 pub use options::{
-    CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode, ModelOptions, Progress,
+    CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode, ModelOptions, Pooling, Progress,
     UnknownName,
 };
 pub use quantize::{QuantizeError, quantize};

@@ -154,7 +154,7 @@ impl Model {
             Err(NoModel::Stopped) => return Err(LoadError::Stopped { path }),
             Err(NoModel::Rejected(reason)) => return Err(LoadError::Rejected { path, reason }),
         };
-        if let Some(kind) = unsupported(&raw) {
+        if let Some(kind) = unsupported(&raw).filter(|kind| !(options.embeds && *kind == ENCODER)) {
             return Err(LoadError::Unsupported { path, kind });
         }
         let predicts = options.prediction_layers && header.prediction_layers > 0;
@@ -249,6 +249,11 @@ impl Model {
         self.header.chained
     }
 
+    /// Whether it has weights that score a whole text.
+    pub(crate) fn scores(&self) -> bool {
+        self.header.scores
+    }
+
     /// Whether it writes nothing without the target whose head it is.
     pub(crate) fn is_head_alone(&self) -> bool {
         self.header.head_only || !self.raw.target_layers().is_empty()
@@ -270,6 +275,9 @@ impl Model {
     }
 }
 
+/// The kind of models that read a text from both sides.
+const ENCODER: &str = "encoder-only";
+
 /// The kind of model this is, if it is one that does not generate text.
 fn unsupported(raw: &RawModel) -> Option<&'static str> {
     let architecture = raw.metadata("general.architecture").unwrap_or_default();
@@ -278,7 +286,7 @@ fn unsupported(raw: &RawModel) -> Option<&'static str> {
         // A draft head is asked for by those who know what it is.
         None
     } else if !raw.has_decoder() || causal.as_deref() == Some("false") {
-        Some("encoder-only")
+        Some(ENCODER)
     } else if raw.has_encoder() {
         Some("encoder-decoder")
     } else if raw.is_diffusion() {

@@ -24,6 +24,8 @@ pub struct ModelOptions {
     pub check_tensors: bool,
     /// Whether the blocks that predict tokens after the next are loaded, if the file has some.
     pub prediction_layers: bool,
+    /// Whether it is to embed texts, so that a model which generates none will do.
+    pub embeds: bool,
     /// Told how far the loading is.
     pub progress: Option<Progress>,
 }
@@ -37,6 +39,7 @@ impl ModelOptions {
             load_mode: LoadMode::Map,
             check_tensors: false,
             prediction_layers: false,
+            embeds: false,
             progress: None,
         }
     }
@@ -50,6 +53,7 @@ impl fmt::Debug for ModelOptions {
             .field("load_mode", &self.load_mode)
             .field("check_tensors", &self.check_tensors)
             .field("prediction_layers", &self.prediction_layers)
+            .field("embeds", &self.embeds)
             .finish_non_exhaustive()
     }
 }
@@ -62,6 +66,46 @@ pub enum GpuLayers {
     All,
     /// The last so many; the processor runs the rest.
     Last(u16),
+}
+
+/// What one row is made of a text's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// The first.
+    Cls,
+    /// The last.
+    Last,
+    /// Scores of how well a document answers a query, by the model's own head.
+    Rank,
+}
+
+impl Pooling {
+    const ALL: [Self; 4] = [Self::Mean, Self::Cls, Self::Last, Self::Rank];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mean => "mean",
+            Self::Cls => "cls",
+            Self::Last => "last",
+            Self::Rank => "rank",
+        }
+    }
+}
+
+impl fmt::Display for Pooling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Pooling {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        by_name("pooling", name, &Self::ALL, Self::name)
+    }
 }
 
 /// How a model's file comes into memory.

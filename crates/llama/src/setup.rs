@@ -91,6 +91,17 @@ pub enum SetupError {
         /// The target's architecture.
         architecture: String,
     },
+    /// Neither the model nor its user says what one row is made of a text's.
+    #[error(
+        "the model does not say how a text's rows become one embedding: say so with --pooling (mean, cls \
+         or last)"
+    )]
+    NoPooling,
+    /// The model has no weights to score documents with.
+    #[error(
+        "this model has no weights that score documents: name a reranker, or leave --pooling out"
+    )]
+    NoScores,
     /// llama.cpp could not make the cache.
     #[error("llama.cpp cannot run this model as asked: {reason}")]
     Rejected {
@@ -183,11 +194,11 @@ fn cache_types(options: &EngineOptions, latent: bool) -> (CacheType, CacheType) 
 /// Most threads llama.cpp's scheduler takes.
 const THREADS_MAX: i32 = 512;
 
-fn thread_count(threads: u32) -> i32 {
+pub(crate) fn thread_count(threads: u32) -> i32 {
     i32::try_from(threads).map_or(THREADS_MAX, |n| n.min(THREADS_MAX))
 }
 
-fn machine_threads() -> i32 {
+pub(crate) fn machine_threads() -> i32 {
     let offered = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     i32::try_from(offered).map_or(THREADS_MAX, |n| n.min(THREADS_MAX))
 }

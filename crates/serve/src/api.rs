@@ -6,6 +6,7 @@ mod caller;
 mod chat;
 mod completions;
 mod cors;
+mod embeddings;
 mod error;
 mod extract;
 mod hosts;
@@ -22,6 +23,7 @@ mod request_id;
 mod response;
 mod responses;
 mod settings;
+mod slots;
 mod status;
 mod stream;
 mod template;
@@ -55,20 +57,24 @@ use self::request_id::RequestId;
 use crate::config::ServeConfig;
 use crate::service::Service;
 use crate::tenants::{TenantConfig, Tenants};
+use crate::trace::{Tracer, trace_of};
 
 /// What connections share: the configuration, and the rest once the model is loaded.
 pub(crate) struct App {
     pub(crate) config: ServeConfig,
     pub(crate) tenants: Arc<Tenants>,
+    /// Takes the spans of requests, if they are traced.
+    pub(crate) tracer: Option<Arc<Tracer>>,
     pub(crate) service: OnceLock<Arc<Service>>,
 }
 
 impl App {
     /// For a server whose model is yet to be loaded.
-    pub(crate) fn new(config: ServeConfig) -> Self {
+    pub(crate) fn new(config: ServeConfig, tracer: Option<Tracer>) -> Self {
         let keys = config.api_keys.iter().cloned().map(TenantConfig::of_key);
         let tenants: Vec<TenantConfig> = keys.chain(config.tenants.iter().cloned()).collect();
-        Self { config, tenants: Arc::new(Tenants::new(&tenants)), service: OnceLock::new() }
+        let tenants = Arc::new(Tenants::new(&tenants));
+        Self { config, tenants, tracer: tracer.map(Arc::new), service: OnceLock::new() }
     }
 }
 
@@ -80,9 +86,12 @@ impl App {
         chat::chat_completions,
         completions::completions,
         native::completion,
+        native::infill::infill,
         messages::messages,
         messages::count_tokens,
         responses::responses,
+        embeddings::embeddings,
+        embeddings::rerank,
         models::models,
         models::model,
         status::health,
@@ -94,6 +103,7 @@ impl App {
         tokens::detokenize,
         tokens::apply_template,
         models::props,
+        slots::slots,
     ),
     modifiers(&Keys)
 )]
@@ -152,10 +162,18 @@ fn guarded() -> Router<Arc<App>> {
         .route("/v1/completions", post(completions::completions))
         .route("/completion", post(native::completion))
         .route("/completions", post(native::completion))
+        // llama-server has another form at `/embeddings`.
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v1/rerank", post(embeddings::rerank))
+        .route("/v1/reranking", post(embeddings::rerank))
+        .route("/rerank", post(embeddings::rerank))
+        .route("/reranking", post(embeddings::rerank))
+        .route("/infill", post(native::infill::infill))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))
         .route("/props", get(models::props))
+        .route("/slots", get(slots::slots))
 }
 
 /// The number of the connection that a request came by, among its extensions.
@@ -182,6 +200,7 @@ async fn log(State(app): State<Arc<App>>, mut request: Request, next: Next) -> R
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let id = request_id::of(request.headers());
+    let trace = trace_of(request.headers()).map(str::to_owned);
     let notes = Notes::new(app.config.strict);
     request.extensions_mut().insert(notes.clone());
     request.extensions_mut().insert(RequestId(id.clone()));
@@ -199,9 +218,9 @@ async fn log(State(app): State<Arc<App>>, mut request: Request, next: Next) -> R
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     // Probes and gateways send many requests a second.
     if posted || status >= 400 {
-        tracing::info!(%method, path, status, ms, id, ignored = named, "request");
+        tracing::info!(%method, path, status, ms, id, trace, ignored = named, "request");
     } else {
-        tracing::debug!(%method, path, status, ms, id, "request");
+        tracing::debug!(%method, path, status, ms, id, trace, "request");
     }
     response
 }

@@ -9,7 +9,9 @@ use forerun_decode::{
 };
 
 use crate::audit::AuditLog;
+use crate::embedding::EmbeddingModel;
 use crate::tenants::TenantConfig;
+use crate::trace::TraceConfig;
 
 /// What is done with gates that have learned something.
 pub type KeepGates = Box<dyn FnOnce(&Gates) + Send>;
@@ -22,6 +24,8 @@ pub struct Engine {
     pub controller: Option<Controller>,
     /// Is given what the controller's gates have learned when the server stops, to be stored.
     pub keep_gates: Option<KeepGates>,
+    /// Embeds texts or scores documents, for `/v1/embeddings` and `/v1/rerank`.
+    pub embedding: Option<EmbeddingModel>,
     /// The target's vocabulary.
     pub tokenizer: Arc<dyn Tokenizer>,
     /// Turns conversations into prompts; without it there are no chats.
@@ -124,6 +128,13 @@ pub struct ServeConfig {
     pub strict: bool,
     /// Web pages that may use the server from a browser.
     pub origins: Origins,
+    /// Where traces of requests go, if anywhere.
+    pub traces: Option<TraceConfig>,
+    /// Whether `/slots` says what the slots do.
+    pub slots: bool,
+    /// Whether prompts of `/infill` have the text after the gap before the text in front of it, as some
+    /// models were trained.
+    pub infill_suffix_first: bool,
     /// Most time a client may take to send a request.
     pub read_timeout: Duration,
     /// Most time a client may take no byte of its response.

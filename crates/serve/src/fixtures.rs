@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_decode::{
-    Decoder, Drafter, DrafterId, EditDrafter, ModelDrafter, Sampling, Special, Token,
-    TokenizeError, Tokenizer, ToyEngine, ToyModel,
+    Decoder, Drafter, DrafterId, EditDrafter, Embedder, EngineError, ModelDrafter, Sampling,
+    Special, Token, TokenizeError, Tokenizer, ToyEngine, ToyModel,
 };
 
 use crate::config::{DraftDefaults, Engine, HostConfig, ModelInfo};
@@ -65,6 +65,7 @@ pub(crate) fn engine_of(
     Engine {
         controller: None,
         keep_gates: None,
+        embedding: None,
         tokenizer,
         template: None,
         template_source: String::new(),
@@ -100,5 +101,46 @@ pub(crate) fn config(queue_max: usize) -> HostConfig {
         timeout: Duration::from_secs(60),
         log_prompts: false,
         parse_special: false,
+    }
+}
+
+/// An embedder of [`Letters`] that adds up tokens, and counts its passes. A pass has eight tokens.
+#[derive(Default)]
+pub(crate) struct Counting {
+    pub(crate) passes: u16,
+    pub(crate) ranks: bool,
+}
+
+impl Embedder for Counting {
+    fn ranks(&self) -> bool {
+        self.ranks
+    }
+    fn text_len(&self) -> usize {
+        8
+    }
+    fn row_len(&self) -> usize {
+        if self.ranks { 1 } else { 2 }
+    }
+    fn tokenize(&self, text: &str) -> Result<Vec<Token>, TokenizeError> {
+        Letters.tokenize(text, Special::AsText)
+    }
+    fn tokenize_pair(&self, query: &str, document: &str) -> Result<Vec<Token>, TokenizeError> {
+        self.tokenize(&format!("{query}{document}"))
+    }
+    fn embed(&mut self, texts: &[Vec<Token>]) -> Result<Vec<Vec<f32>>, EngineError> {
+        self.passes += 1;
+        let (mut rows, mut room) = (Vec::new(), self.text_len());
+        for text in texts {
+            if let Some(&token) = text.iter().find(|token| token.0 as usize >= VOCAB) {
+                return Err(EngineError::Token { token, vocab_len: VOCAB });
+            }
+            let Some(left) = room.checked_sub(text.len()) else { break };
+            room = left;
+            let sum: u32 = text.iter().map(|token| token.0).sum();
+            let mut row = vec![f32::from(u16::try_from(sum).unwrap()), f32::from(self.passes)];
+            row.truncate(self.row_len());
+            rows.push(row);
+        }
+        Ok(rows)
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! 1. `request`, `event`, `error`: a prepared request with its sequences, what the engine's thread
 //!    reports of them, and what can go wrong.
-//! 2. `worker`, `queue`, `slots`, `admission`, `tenants`, `forms`, `metrics`: scheduling and decoding.
+//! 2. `worker`, `queue`, `slots`, `board`, `admission`, `tenants`, `forms`, `metrics`: scheduling and decoding.
 //! 3. `service`, `prepare`, `response`: admits a request, decides its defaults, follows its sequences.
 //! 4. [`Host`]: the same for front ends other than HTTP. `api`: HTTP, JSON and status codes.
 //! 5. [`Server`]: listens, serves, and stops.
@@ -16,9 +16,11 @@ mod admission;
 mod api;
 mod audit;
 mod blocking;
+mod board;
 mod client;
 mod config;
 mod dialect;
+mod embedding;
 mod error;
 mod event;
 #[cfg(test)]
@@ -37,15 +39,18 @@ mod service;
 mod slots;
 mod socket;
 mod tenants;
+mod trace;
 mod worker;
 
 pub use api::LossySummary;
 pub use audit::AuditLog;
 pub use config::{DraftDefaults, Engine, HostConfig, KeepGates, ModelInfo, Origins, ServeConfig};
+pub use embedding::EmbeddingModel;
 pub use error::ServeError;
 pub use host::{Host, HostError, HostLoad, TokenChunk, TokenRequest, TokenStream};
 pub use serve::Server;
 pub use tenants::{Priority, TenantConfig, TenantLimits};
+pub use trace::{EndpointError, TraceConfig, TraceEndpoint};
 pub use worker::CacheWatch;
 
 /// The current time.

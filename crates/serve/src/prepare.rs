@@ -2,6 +2,7 @@
 //! here, and what the server cannot do is rejected with the reason.
 
 mod drafting;
+mod infill;
 mod parameters;
 mod resume;
 mod samplers;
@@ -17,6 +18,7 @@ use forerun_grammar::CompiledForm;
 use tokio::sync::mpsc;
 
 use self::drafting::Edits;
+pub(crate) use self::infill::{InfillFile, InfillLayout, InfillParts};
 pub(crate) use self::parameters::{
     LossyParameters, RequestParameters, SamplingParameters, SpeculativeParameters,
 };
@@ -45,7 +47,7 @@ impl Service {
         admitted: Admitted,
         mut parameters: RequestParameters,
     ) -> Result<PreparedRequest, RequestError> {
-        let Admitted { caller: Caller { client, record }, permit } = admitted;
+        let Admitted { caller: Caller { client, reports }, permit } = admitted;
         let arrived = Instant::now();
         let deadline = arrived + self.config.timeout;
         let settings = Arc::new(self.settings(&mut parameters)?);
@@ -88,7 +90,7 @@ impl Service {
                 prompt: prompt.clone(),
                 output: resumed.output.tokens.clone(),
                 output_len_max,
-                sampling: settings.sampling.clone(),
+                settings: Arc::clone(&settings),
                 reading,
                 seed,
                 constraint: None,
@@ -114,7 +116,7 @@ impl Service {
             drafting,
             settings,
         };
-        Ok(PreparedRequest { sequences, form, calls, permit, events, deadline, summary, record })
+        Ok(PreparedRequest { sequences, form, calls, permit, events, deadline, summary, reports })
     }
 
     /// How the tokens of a request are drawn, and where its output ends.

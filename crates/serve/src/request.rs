@@ -16,18 +16,27 @@ pub(crate) use crate::client::Client;
 use crate::dialect::CallForm;
 use crate::event::Event;
 use crate::tenants::Tenants;
+use crate::trace::Span;
 
-/// Who sent a request, and what is recorded of it.
+/// What is told of a request to those who run the server.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reports {
+    /// For the audit log, if there is one.
+    pub(crate) record: Option<Arc<Record>>,
+    /// For traces, if the request is traced.
+    pub(crate) span: Option<Arc<Span>>,
+}
+
+/// Who sent a request, and what is told of it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     pub(crate) client: Client,
-    /// For the audit log, if there is one.
-    pub(crate) record: Option<Arc<Record>>,
+    pub(crate) reports: Reports,
 }
 
 impl From<Client> for Caller {
     fn from(client: Client) -> Self {
-        Self { client, record: None }
+        Self { client, reports: Reports::default() }
     }
 }
 
@@ -91,8 +100,8 @@ pub(crate) struct PreparedRequest {
     pub(crate) deadline: Instant,
     /// What a response says of the request.
     pub(crate) summary: RequestSummary,
-    /// For the audit log.
-    pub(crate) record: Option<Arc<Record>>,
+    /// What is told of it.
+    pub(crate) reports: Reports,
 }
 
 /// What a response says of its request.
@@ -116,6 +125,14 @@ pub(crate) struct RequestSummary {
     pub(crate) settings: Arc<Settings>,
 }
 
+/// The samplers there are, by llama.cpp's names and in the order in which they are applied.
+pub(crate) const SAMPLERS: [&str; 7] =
+    ["penalties", "top_k", "typ_p", "top_p", "min_p", "infill", "temperature"];
+
+/// Those that are on unless a request names others.
+pub(crate) const SAMPLERS_ON: [&str; 6] =
+    ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"];
+
 /// How the tokens of a request are drawn and where its output ends, with every default decided.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -133,6 +150,21 @@ pub(crate) struct Settings {
     pub(crate) ignore_eos: bool,
     /// Of how many of the likeliest tokens log-probabilities are returned.
     pub(crate) logprobs: Option<u32>,
+}
+
+impl Settings {
+    /// Tokens drawn so, without an end but the model's own.
+    pub(crate) fn of(sampling: Sampling) -> Self {
+        Self {
+            sampling,
+            samplers: SAMPLERS_ON.to_vec(),
+            seed: None,
+            max_tokens: None,
+            stop: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+        }
+    }
 }
 
 /// What a client has of a response whose stream broke off.
@@ -159,7 +191,7 @@ pub(crate) struct SequenceRequest {
     /// Most tokens of the output.
     pub(crate) output_len_max: usize,
     /// How tokens are drawn.
-    pub(crate) sampling: Sampling,
+    pub(crate) settings: Arc<Settings>,
     /// Turns tokens into text and finds its end. It has read the output so far.
     pub(crate) reading: Reading,
     /// Determines its random choices.

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use forerun_decode::{Finish, Piece, Slot};
 use tokio::sync::mpsc;
 
-use crate::audit::{Outcome, Record, Tokens};
+use crate::audit::{Outcome, Tokens};
 use crate::blocking::off_thread;
 use crate::error::{Failure, RequestError};
 use crate::event::{Event, Progress, SequenceStats};
 use crate::prepare::constrain;
-use crate::request::{PreparedRequest, RequestSummary, SequenceRequest};
+use crate::request::{PreparedRequest, Reports, RequestSummary, SequenceRequest};
 use crate::service::Service;
+use crate::trace::Decoding;
 
 /// How much later than the engine's thread the response notices that its deadline has passed.
 const MARGIN: Duration = Duration::from_millis(500);
@@ -30,8 +31,8 @@ pub(crate) struct ResponseStream {
     first: Option<Progress>,
     /// Whether a form could not be compiled, which the request did not need.
     pub(crate) unconstrained: bool,
-    /// For the audit log, and what became of it.
-    record: Option<Arc<Record>>,
+    /// What is told of it, and what became of it.
+    reports: Reports,
     outcome: Outcome,
 }
 
@@ -69,9 +70,18 @@ impl ResponseStream {
         }
         request.sequences.iter_mut().for_each(SequenceRequest::constrain_length);
         service.submit(&mut request)?;
-        let PreparedRequest { events, summary, deadline, record, .. } = request;
-        if let Some(record) = &record {
+        let PreparedRequest { events, summary, deadline, reports, .. } = request;
+        if let Some(record) = &reports.record {
             record.begun(&service.model.names[0], summary.choices);
+        }
+        if let Some(span) = &reports.span {
+            span.begun(Decoding {
+                model: service.model.names[0].clone(),
+                choices: summary.choices,
+                max_tokens: summary.settings.max_tokens,
+                seed: summary.settings.seed,
+                sampling: summary.settings.sampling.clone(),
+            });
         }
         let stats = vec![SequenceStats::default(); summary.choices];
         Ok(Self {
@@ -82,7 +92,7 @@ impl ResponseStream {
             deadline,
             first: None,
             unconstrained,
-            record,
+            reports,
             outcome: Outcome::Cancelled,
         })
     }
@@ -109,6 +119,9 @@ impl ResponseStream {
         };
         Some(match event {
             Some(Event::Progress(progress)) => {
+                if let Some(span) = &self.reports.span {
+                    span.round(&progress, &self.stats[progress.choice].rounds);
+                }
                 self.stats[progress.choice] = progress.stats.clone();
                 self.finished += usize::from(progress.finish.is_some());
                 if self.finished == self.summary.choices {
@@ -146,7 +159,10 @@ impl ResponseStream {
 
 impl Drop for ResponseStream {
     fn drop(&mut self) {
-        let Some(record) = &self.record else { return };
+        let Reports { record, span } = &self.reports;
+        if record.is_none() && span.is_none() {
+            return;
+        }
         let (summary, stats) = (&self.summary, &self.stats);
         let prompts: usize = summary.prompts.iter().map(Vec::len).sum();
         let completion: u64 = stats.iter().map(|it| it.rounds.output_len).sum();
@@ -155,7 +171,12 @@ impl Drop for ResponseStream {
             cached: stats.iter().step_by(summary.n).map(|it| it.cached).sum(),
             completion: usize::try_from(completion).unwrap_or(usize::MAX),
         };
-        record.ended(self.outcome, tokens);
+        if let Some(record) = record {
+            record.ended(self.outcome, tokens);
+        }
+        if let Some(span) = span {
+            span.ended(self.outcome, tokens);
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::config::{Engine, ServeConfig};
 use crate::error::ServeError;
 use crate::service::Service;
 use crate::socket::Socket;
+use crate::trace::{Exporter, Tracer};
 
 /// How long clients have to read that their sequences were ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -43,6 +44,8 @@ pub struct Server {
     stop: watch::Sender<u32>,
     /// Accepts connections until it is stopped.
     serving: tokio::task::JoinHandle<()>,
+    /// Sends traces, if requests are traced.
+    exporter: Option<Exporter>,
 }
 
 impl Server {
@@ -60,9 +63,13 @@ impl Server {
         let listener = listener.map_err(|error| ServeError::Listen { address, error })?;
         let address = listener.local_addr().unwrap_or(address);
         let (stop, stopped) = watch::channel(0);
-        let app = Arc::new(App::new(config));
+        let traced = config.traces.clone().map(|traces| (traces, Tracer::new()));
+        let (tracer, exporter) = traced.map_or((None, None), |(traces, (tracer, spans))| {
+            (Some(tracer), Some(Exporter::start(runtime.handle(), traces, spans)))
+        });
+        let app = Arc::new(App::new(config, tracer));
         let serving = runtime.spawn(serve(listener, Arc::clone(&app), stopped));
-        Ok(Self { runtime, address, app, stop, serving })
+        Ok(Self { runtime, address, app, stop, serving, exporter })
     }
 
     /// Where it listens.
@@ -82,7 +89,7 @@ impl Server {
     /// # Errors
     /// If the vocabulary cannot be used for grammars.
     pub fn run(self, engine: Engine, interrupt: Option<Arc<AtomicBool>>) -> Result<(), ServeError> {
-        let Self { runtime, address, app, serving, .. } = self;
+        let Self { runtime, address, app, serving, exporter, .. } = self;
         let (host, tenants) = (app.config.host.clone(), Arc::clone(&app.tenants));
         let (service, thread) = Service::start(engine, host, tenants, None)?;
         let service = Arc::new(service);
@@ -96,7 +103,13 @@ impl Server {
         if let Some(interrupt) = interrupt {
             interrupt.store(true, Ordering::Relaxed);
         }
+        if let Some(exporter) = exporter {
+            runtime.block_on(exporter.stop());
+        }
         runtime.shutdown_timeout(LAST_WORK);
+        if let Some(embeddings) = &service.embeddings {
+            embeddings.stop();
+        }
         if thread.join().is_err() || served.is_err() {
             tracing::error!("a thread panicked");
         }

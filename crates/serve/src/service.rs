@@ -11,8 +11,10 @@ use forerun_grammar::GrammarEnv;
 use tokio::sync::mpsc;
 
 use crate::admission::{Admission, Permit};
+use crate::board::Board;
 use crate::config::{DraftDefaults, Engine, HostConfig, ModelInfo};
 use crate::dialect::{Dialect, Leads, Shown};
+use crate::embedding::Embeddings;
 use crate::error::{Failure, RequestError, ServeError};
 use crate::forms::Forms;
 use crate::metrics::Metrics;
@@ -46,8 +48,12 @@ pub(crate) struct Service {
     /// Paths that the target's KV cache holds for a sequence.
     pub(crate) paths_max: usize,
     pub(crate) metrics: Arc<Metrics>,
+    /// What the slots do.
+    pub(crate) board: Arc<Board>,
     pub(crate) tenants: Arc<Tenants>,
     pub(crate) worker: WorkerSender,
+    /// Embeds texts or scores documents, if there is a model for that.
+    pub(crate) embeddings: Option<Embeddings>,
     pub(crate) admission: Admission,
     /// Set when no more requests are accepted.
     pub(crate) stopping: AtomicBool,
@@ -120,6 +126,7 @@ impl Service {
         let worker = worker.watched(watch).anonymous_share(engine.drafts.suffix_shared);
         let worker = worker.serving(Arc::clone(&tenants));
         let worker = worker.keeping_gates(engine.keep_gates);
+        let embeddings = engine.embedding.map(|model| Embeddings::start(model, worker.abort()));
         let specials = match config.parse_special {
             true => SpecialTokens::default(),
             false => SpecialTokens::of(&*tokenizer),
@@ -142,8 +149,10 @@ impl Service {
             slot_count,
             paths_max,
             metrics,
+            board: worker.board(),
             tenants,
             worker: WorkerSender::new(sender),
+            embeddings: embeddings.transpose()?,
             admission,
             stopping: false.into(),
             abort: worker.abort(),

@@ -197,6 +197,13 @@ impl Tenants {
         Ok(())
     }
 
+    /// So many tokens of a client were embedded, or scored.
+    pub(crate) fn embedded(&self, client: Client, len: usize, now: Instant) {
+        let Some(tenant) = self.of(client) else { return };
+        tenant.charge_tokens(len, now);
+        self.metrics.prompt(tenant.name(), len);
+    }
+
     /// Tokens were decoded for a client.
     pub(crate) fn decoded(&self, client: Client, count: usize, now: Instant) {
         let Some(tenant) = self.of(client) else { return };

@@ -24,12 +24,13 @@ use tokio::sync::mpsc;
 
 use self::shares::Shares;
 use crate::admission::Permit;
+use crate::board::{Board, SlotTask};
 use crate::config::KeepGates;
 use crate::error::Failure;
 use crate::event::{Event, SequenceStats};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::request::{Client, Scope, SequenceRequest};
+use crate::request::{Client, Scope, SequenceRequest, Settings};
 use crate::slots::Slots;
 use crate::tenants::Tenants;
 
@@ -54,6 +55,10 @@ pub(crate) struct Worker {
     shares: Shares,
     slots: Slots,
     active: Vec<Active>,
+    /// What the slots do, for who asks.
+    board: Arc<Board>,
+    /// How many sequences were begun.
+    begun: u64,
     slot_count: usize,
     /// Who is told what slots hold, and how many tokens of each were reported.
     watch: Option<(Box<dyn CacheWatch>, Vec<usize>)>,
@@ -82,6 +87,8 @@ enum Waiting {
 
 /// A sequence that holds a slot.
 struct Active {
+    /// Its number.
+    id: u64,
     client: Client,
     scope: Scope,
     choice: usize,
@@ -98,6 +105,9 @@ struct Active {
     lossy: Option<LossyMode>,
     /// What its output is expected to be.
     prediction: Vec<Token>,
+    settings: Arc<Settings>,
+    /// Whether there is a line break in its output.
+    has_new_line: bool,
     stats: SequenceStats,
     /// When its first token was committed, and its last.
     first: Option<Instant>,
@@ -144,6 +154,22 @@ impl RoundDrafts {
 }
 
 impl Active {
+    /// What is shown of it.
+    fn task(&self) -> SlotTask {
+        let (sequence, rounds) = (self.generation.sequence(), &self.stats.rounds);
+        SlotTask {
+            id: self.id,
+            client: self.client,
+            settings: Arc::clone(&self.settings),
+            speculative: !self.generation.policy().drafters.is_empty(),
+            prompt_len: sequence.prompt_len(),
+            cached: self.stats.cached,
+            prefilled: rounds.prompt_prefilled,
+            decoded: rounds.output_len,
+            has_new_line: self.has_new_line,
+        }
+    }
+
     /// Its part in the current round.
     fn turn(&mut self) -> Turn<'_> {
         self.generation.turn(self.drafts.plan(), self.limits)
@@ -169,6 +195,8 @@ impl Worker {
             served: Vec::new(),
             shares: Shares::default(),
             active: Vec::new(),
+            board: Arc::new(Board::new(slot_count)),
+            begun: 0,
             slot_count,
             watch: None,
             tenants: RandomState::new(),
@@ -206,6 +234,11 @@ impl Worker {
         Arc::clone(&self.abort)
     }
 
+    /// Where it shows what the slots do.
+    pub(crate) fn board(&self) -> Arc<Board> {
+        Arc::clone(&self.board)
+    }
+
     /// Works until nobody can send a sequence any more and all have ended.
     pub(crate) fn run(mut self) {
         while self.receive() {
@@ -223,6 +256,7 @@ impl Worker {
         self.drop_cancelled_and_expired();
         self.shares.leave_all_but(&self.present(), self.decoder.clock().now());
         self.admit();
+        self.show_slots();
     }
 
     /// Runs a round for those that hold a slot, and reports what it changed.
@@ -232,11 +266,18 @@ impl Worker {
         self.metrics.show(self.active.len(), self.cache_use());
     }
 
+    /// Shows what the slots do.
+    fn show_slots(&self) {
+        let task = |active: &Active| (active.generation.sequence().slot(), active.task());
+        self.board.show(self.active.iter().map(task));
+    }
+
     /// Receives new sequences, and waits for one if there is nothing else to do. Returns `false` at
     /// the end.
     fn receive(&mut self) -> bool {
         if self.active.is_empty() && self.waiting.is_empty() {
             self.metrics.show(0, self.cache_use());
+            self.show_slots();
             match self.requests.blocking_recv() {
                 Some(requests) => self.wait(requests),
                 None => return false,

@@ -105,6 +105,7 @@ impl SamplingFlags {
             presence_penalty: self.presence_penalty.unwrap_or(default.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(default.frequency_penalty),
             logit_bias: biases.collect::<Result<_, _>>()?,
+            infill: None,
         };
         // The vocabulary is not known yet; what does not depend on it is refused before loading.
         sampling.check(usize::MAX)?;

@@ -44,3 +44,12 @@ fn a_host_may_be_a_name() {
     let unknown = addresses("no.such.host.invalid").unwrap_err();
     assert!(unknown.contains("--host no.such.host.invalid has no address"), "{unknown}");
 }
+
+#[test]
+fn slots_are_shown_unless_told_otherwise() {
+    for (line, shown) in
+        [("", true), ("--slots", true), ("--no-slots", false), ("--no-slots --slots", true)]
+    {
+        assert_eq!(serving(line).config().unwrap().slots, shown, "{line}");
+    }
+}

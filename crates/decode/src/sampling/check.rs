@@ -3,6 +3,7 @@
 use forerun_verify::Token;
 
 use super::Sampling;
+use super::infill::CANDIDATES_MAX;
 
 /// Beyond it every distribution is flat to the eye.
 const TEMPERATURE_MAX: f32 = 100.0;
@@ -95,6 +96,10 @@ impl Sampling {
             if !(least..=most).contains(&value) {
                 return Err(SamplingError::OutOfRange { name, value, least, most });
             }
+        }
+        if self.infill.is_some() && !(1..=CANDIDATES_MAX).contains(&self.top_k) {
+            let (value, most) = (self.top_k as f32, CANDIDATES_MAX as f32);
+            return Err(SamplingError::OutOfRange { name: "top_k", value, least: 1.0, most });
         }
         if self.logit_bias.len() > vocab_len {
             return Err(SamplingError::BiasCount { count: self.logit_bias.len(), vocab_len });

@@ -89,17 +89,32 @@ impl<'a> Kept<'a> {
         }
     }
 
+    /// The likeliest of the tokens in play.
+    pub(super) fn likeliest(&self) -> Result<Token, RowError> {
+        Ok(self.token(scan::highest(&self.logits)?))
+    }
+
+    /// The logits of the tokens in play.
+    pub(super) fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// The token at a place among them.
+    pub(super) fn token(&self, entry: Entry) -> Token {
+        match &self.tokens {
+            None => Token(entry.place),
+            Some(tokens) => tokens[entry.place as usize],
+        }
+    }
+
     /// Keeps these alone, which are in order of place.
-    fn keep(&mut self, entries: &[Entry]) -> Result<(), RowError> {
+    pub(super) fn keep(&mut self, entries: &[Entry]) -> Result<(), RowError> {
         if entries.is_empty() {
             return Err(RowError::NoMass);
         }
+        let tokens = entries.iter().map(|entry| self.token(*entry)).collect();
         self.logits = entries.iter().map(|entry| entry.logit).collect();
-        let token = |entry: &Entry| match &self.tokens {
-            None => Token(entry.place),
-            Some(tokens) => tokens[entry.place as usize],
-        };
-        self.tokens = Some(entries.iter().map(token).collect());
+        self.tokens = Some(tokens);
         Ok(())
     }
 }

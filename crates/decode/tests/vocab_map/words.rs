@@ -1,6 +1,6 @@
 // A vocabulary of given texts, for tests and for the examples in the documentation.
 
-use forerun_decode::{Special, Token, TokenizeError, Tokenizer};
+use forerun_decode::{Special, SpecialToken, Token, TokenizeError, Tokenizer};
 
 /// Token `n` has the `n`-th text. Those without a text are control tokens: `<s>` starts, `</s>`
 /// ends, and others begin with `<` too.
@@ -35,6 +35,11 @@ impl Tokenizer for Words {
 
     fn is_end(&self, token: Token) -> bool {
         self.0.get(token.index()).is_some_and(|text| text.starts_with("</s"))
+    }
+
+    fn special_tokens(&self) -> Vec<SpecialToken> {
+        let controls = (0..).zip(&self.0).filter(|(_, text)| text.starts_with('<'));
+        controls.map(|(id, text)| SpecialToken::control(Token(id), *text)).collect()
     }
 
     fn bytes(&self, token: Token, out: &mut Vec<u8>) {

@@ -325,7 +325,7 @@ impl Context {
 /// The code for hidden rows that an encoder did not give; llama.cpp has none.
 const NOT_ENCODED: i32 = -101;
 
-fn passed(code: i32) -> Passed {
+pub(super) fn passed(code: i32) -> Passed {
     match code {
         0 => Passed::Done,
         1 => Passed::Full,
@@ -363,8 +363,7 @@ fn raw_params(params: &ContextParams) -> sys::llama_context_params {
     raw.type_k = raw_type(params.cache_types.0);
     raw.type_v = raw_type(params.cache_types.1);
     if let Some(flag) = &params.interrupt {
-        raw.abort_callback = Some(interrupted);
-        raw.abort_callback_data = Arc::as_ptr(flag).cast_mut().cast();
+        watch_interrupt(&mut raw, flag);
     }
     raw.n_rs_seq = params.rollback;
     raw.no_perf = true;
@@ -386,6 +385,12 @@ fn raw_type(kind: CacheType) -> sys::ggml_type {
         CacheType::Q5_0 => sys::GGML_TYPE_Q5_0,
         CacheType::Q5_1 => sys::GGML_TYPE_Q5_1,
     }
+}
+
+/// Has passes stop while the flag, which the context must hold, is `true`.
+pub(super) fn watch_interrupt(raw: &mut sys::llama_context_params, flag: &Arc<AtomicBool>) {
+    raw.abort_callback = Some(interrupted);
+    raw.abort_callback_data = Arc::as_ptr(flag).cast_mut().cast();
 }
 
 /// Tells a pass whether to stop.

@@ -247,6 +247,19 @@ impl RawModel {
         owned(text)
     }
 
+    /// The text around a query and a document, if the model scores documents and has one.
+    pub(crate) fn rank_template(&self) -> Option<String> {
+        // SAFETY: the model is live and the name a C string; llama.h gives null if there is none.
+        let text = unsafe { sys::llama_model_chat_template(self.raw.as_ptr(), c"rerank".as_ptr()) };
+        owned(text)
+    }
+
+    /// How many scores the model gives, if it does.
+    pub(crate) fn score_count(&self) -> usize {
+        // SAFETY: the model is live while `self` is.
+        unsafe { sys::llama_model_n_cls_out(self.raw.as_ptr()) as usize }
+    }
+
     /// The token that starts a sequence, if the model wants one.
     pub(crate) fn start(&self) -> Option<u32> {
         // SAFETY: the vocabulary is live while `self` is.
@@ -254,6 +267,43 @@ impl RawModel {
         // SAFETY: as above.
         let token = unsafe { sys::llama_vocab_bos(self.vocab.as_ptr()) };
         u32::try_from(token).ok().filter(|_| wanted)
+    }
+
+    /// The token that ends a text of its own, if the model wants one: the end of generation, else the
+    /// separator.
+    pub(crate) fn text_end(&self) -> Option<u32> {
+        // SAFETY: the vocabulary is live while `self` is.
+        let wanted = unsafe { sys::llama_vocab_get_add_eos(self.vocab.as_ptr()) };
+        // SAFETY: as above.
+        let end = unsafe { sys::llama_vocab_eos(self.vocab.as_ptr()) };
+        // SAFETY: as above.
+        let separator = unsafe { sys::llama_vocab_sep(self.vocab.as_ptr()) };
+        u32::try_from(end).or(u32::try_from(separator)).ok().filter(|_| wanted)
+    }
+
+    /// The token between two texts, if the model wants one.
+    pub(crate) fn separator(&self) -> Option<u32> {
+        // SAFETY: the vocabulary is live while `self` is.
+        let wanted = unsafe { sys::llama_vocab_get_add_sep(self.vocab.as_ptr()) };
+        // SAFETY: as above.
+        let token = unsafe { sys::llama_vocab_sep(self.vocab.as_ptr()) };
+        u32::try_from(token).ok().filter(|_| wanted)
+    }
+
+    /// A token for filling in text, if the vocabulary has it.
+    pub(crate) fn infill_token(&self, which: InfillToken) -> Option<u32> {
+        let find = match which {
+            InfillToken::Prefix => sys::llama_vocab_fim_pre,
+            InfillToken::Suffix => sys::llama_vocab_fim_suf,
+            InfillToken::Middle => sys::llama_vocab_fim_mid,
+            InfillToken::Repository => sys::llama_vocab_fim_rep,
+            InfillToken::File => sys::llama_vocab_fim_sep,
+            InfillToken::TurnEnd => sys::llama_vocab_eot,
+            InfillToken::End => sys::llama_vocab_eos,
+        };
+        // SAFETY: the vocabulary is live while `self` is; a token that it does not have is negative.
+        let token = unsafe { find(self.vocab.as_ptr()) };
+        u32::try_from(token).ok()
     }
 
     /// Whether a token ends a generation. Out of range, none does.
@@ -317,7 +367,7 @@ impl RawModel {
     ///
     /// # Panics
     /// If the text is longer than `i32::MAX` bytes.
-    pub(crate) fn tokenize(&self, text: &str, special: bool) -> Option<Vec<u32>> {
+    pub(crate) fn tokenize(&self, text: &str, around: bool, special: bool) -> Option<Vec<u32>> {
         let len = i32::try_from(text.len()).expect("the caller has checked the length");
         // A token has a byte at least; some vocabularies put a space in front.
         let mut tokens: Vec<sys::llama_token> = vec![0; text.len() + 8];
@@ -326,7 +376,7 @@ impl RawModel {
             let (vocab, out) = (self.vocab.as_ptr(), tokens.as_mut_ptr());
             let text = text.as_ptr().cast();
             // SAFETY: `text` has `len` bytes, `out` room for `room` tokens, the vocabulary is live.
-            let n = unsafe { sys::llama_tokenize(vocab, text, len, out, room, false, special) };
+            let n = unsafe { sys::llama_tokenize(vocab, text, len, out, room, around, special) };
             match usize::try_from(n) {
                 Ok(written) => {
                     let token = |token| u32::try_from(token).ok();
@@ -343,6 +393,21 @@ impl RawModel {
         let token = i32::try_from(token).ok()?;
         (count(token) < self.vocab_len()).then_some(token)
     }
+}
+
+/// The tokens for filling in text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum InfillToken {
+    Prefix,
+    Suffix,
+    Middle,
+    Repository,
+    /// Separates files.
+    File,
+    /// Ends a turn.
+    TurnEnd,
+    /// Ends a sequence.
+    End,
 }
 
 /// How a token is found by its text.

@@ -1,4 +1,4 @@
-//! Who sends a request: its key is checked, its limits are kept, and it is recorded.
+//! Who sends a request: its key is checked, its limits are kept, and it is recorded and traced.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,8 +14,9 @@ use super::request_id::RequestId;
 use super::{App, Connection, hosts};
 use crate::audit::Record;
 use crate::limits::written;
-use crate::request::{Caller, Client};
+use crate::request::{Caller, Client, Reports};
 use crate::tenants::{Reading, Tenant};
+use crate::trace::{Span, TRACE_RESPONSE};
 
 /// The header that Anthropic's clients send their key in.
 pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -48,6 +49,10 @@ pub(super) async fn check(
         Arc::new(Record::new(Arc::clone(log), name, id, request.uri().path()))
     });
     let posted = request.method() == Method::POST;
+    let span = app.tracer.as_ref().filter(|_| posted).and_then(|tracer| {
+        let id = request.extensions().get::<RequestId>().map_or("", RequestId::text);
+        Span::begin(tracer, request.headers(), id, request.uri().path()).map(Arc::new)
+    });
     let admitted = known.and_then(|client| match tenant.filter(|_| posted) {
         Some(tenant) => {
             tenant.take_request(Instant::now()).map(|()| client).map_err(ApiError::early)
@@ -56,7 +61,8 @@ pub(super) async fn check(
     });
     let mut response = match admitted {
         Ok(client) => {
-            request.extensions_mut().insert(Caller { client, record: record.clone() });
+            let reports = Reports { record: record.clone(), span: span.clone() };
+            request.extensions_mut().insert(Caller { client, reports });
             next.run(request).await
         }
         Err(refusal) if request.uri().path().contains("/messages") && tenant.is_some() => {
@@ -71,6 +77,10 @@ pub(super) async fn check(
     }
     if let Some(record) = record {
         record.answered(status);
+    }
+    if let Some(span) = span {
+        span.answered(status);
+        response.headers_mut().insert(TRACE_RESPONSE, span.context().response());
     }
     response
 }

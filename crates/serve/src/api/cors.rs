@@ -8,6 +8,7 @@ use super::caller::{REQUESTS, TOKENS};
 use super::notes::IGNORED;
 use super::request_id;
 use crate::config::Origins;
+use crate::trace::TRACE_RESPONSE;
 
 /// Answers browsers that ask.
 pub(crate) fn layer(origins: &Origins) -> CorsLayer {
@@ -25,6 +26,7 @@ pub(crate) fn layer(origins: &Origins) -> CorsLayer {
         .expose_headers(
             [request_id::HEADER, IGNORED, super::response::LOSSY, header::RETRY_AFTER]
                 .into_iter()
+                .chain([TRACE_RESPONSE])
                 .chain(REQUESTS)
                 .chain(TOKENS)
                 .collect::<Vec<_>>(),

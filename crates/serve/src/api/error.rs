@@ -132,6 +132,19 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
+    /// The server was not started for this, or its model cannot do it; llama-server's kind.
+    pub(crate) fn not_supported(message: impl ToString) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
+            .coded("not_supported")
+    }
+
+    /// No slot is idle, and the client wants to know.
+    pub(crate) fn no_slot() -> Self {
+        let message = "no slot is idle: try again later";
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message);
+        Self { retry_after: Some(1), ..error }.coded("no_slot")
+    }
+
     /// A tenant has used what it may, which was found before the body was read.
     pub(crate) fn early(reached: LimitReached) -> Self {
         Self { early: true, ..RequestError::from(reached).into() }

@@ -1,15 +1,20 @@
 //! `GET /v1/models`, `/v1/models/{model}` and `/props`: what is served, and with which defaults.
 
+use std::sync::Arc;
+
 use axum::Json;
-use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use forerun_decode::RuleChoice;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::App;
 use super::error::{ApiError, ErrorBody};
 use super::extract::Shared;
+use super::settings::settings;
+use crate::request::Settings;
 use crate::service::Service;
 
 /// The models.
@@ -85,28 +90,23 @@ pub(crate) async fn model(
     path = "/props",
     responses((status = 200, body = Value), (status = "4XX", body = ErrorBody))
 )]
-pub(crate) async fn props(Shared(service): Shared) -> Json<Value> {
-    let (drafts, sampling) = (&service.drafts, &service.sampling);
+pub(crate) async fn props(State(app): State<Arc<App>>, Shared(service): Shared) -> Json<Value> {
+    let drafts = &service.drafts;
     let drafters: Vec<&str> = drafts.drafters.iter().map(|drafter| drafter.kind.name()).collect();
     Json(json!({
         "model_alias": service.model.names[0],
         "model_path": service.model.file,
         "chat_template": service.template_source,
         "total_slots": service.slot_count,
+        "endpoint_slots": app.config.slots,
+        "endpoint_metrics": true,
+        "endpoint_props": false,
+        "modalities": { "vision": false, "audio": false },
+        "bos_token": service.tokenizer.start().map(|start| service.written(&[start])),
         "build_info": concat!("forerun-", env!("CARGO_PKG_VERSION")),
         "default_generation_settings": {
             "n_ctx": service.context_len,
-            "params": {
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k,
-                "top_p": sampling.top_p,
-                "min_p": sampling.min_p,
-                "typical_p": sampling.typical_p,
-                "repeat_penalty": sampling.repeat_penalty,
-                "repeat_last_n": sampling.repeat_last_n,
-                "presence_penalty": sampling.presence_penalty,
-                "frequency_penalty": sampling.frequency_penalty,
-            },
+            "params": settings(&Settings::of(service.sampling.clone())),
         },
         "speculative": {
             "drafters": drafters,

@@ -1,10 +1,11 @@
-//! `POST /completion`: continues texts, in llama-server's own form.
+//! `POST /completion`: continues texts, in llama-server's own form. `POST /infill` fills gaps in them.
 //!
 //! The request is read into the same parameters as those of `/v1/completions`. What llama-server does
 //! otherwise is decided here: the form of the response, no limit of its length by default, and a
 //! seed of -1, which is none.
 
 mod answer;
+pub(super) mod infill;
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use super::notes::Notes;
 use super::parameters::{ApiRequest, EndpointParameters, predict_limit, top_logprobs};
 use super::response::{ApiResponse, ObjectNames};
 use super::stream;
-use super::types::{CommonFields, NativeRequest, TokenOrText};
+use super::types::{CommonFields, NativeFields, NativeRequest, TokenOrText};
 use crate::blocking::off_thread;
 use crate::request::Caller;
 use crate::service::{Admitted, Service};
@@ -52,8 +53,7 @@ pub(crate) async fn completion(
     Extension(notes): Extension<Notes>,
     Body(request): Body<NativeRequest>,
 ) -> Result<Response, ApiError> {
-    let n = request.n_cmpl.or(request.n).unwrap_or(1);
-    let admitted = service.admit(caller, n, request.prompt.0.len())?;
+    let admitted = service.admit(caller, request.choices(), request.prompt.0.len())?;
     let preparing = Arc::clone(&service);
     let request = off_thread(move || prepare(&preparing, admitted, request, &notes)).await?;
     respond(service, request).await
@@ -65,31 +65,14 @@ struct NativeCall {
     writer: Writer,
 }
 
-/// The fields of llama-server's form that say how the response is written.
-struct NativeFields {
-    n: u32,
-    max_tokens: Option<i64>,
-    n_probs: Option<u32>,
-    post_sampling_probs: bool,
-    return_tokens: bool,
-    response_fields: Vec<String>,
-}
-
 fn prepare(
     service: &Service,
     admitted: Admitted,
     mut request: NativeRequest,
     notes: &Notes,
 ) -> Result<NativeCall, ApiError> {
-    let fields = NativeFields {
-        n: request.n_cmpl.or(request.n).unwrap_or(1),
-        max_tokens: request.n_predict.or(request.max_tokens),
-        n_probs: request.n_probs,
-        post_sampling_probs: request.post_sampling_probs.unwrap_or(false),
-        return_tokens: request.return_tokens.unwrap_or(false),
-        response_fields: request.response_fields.take().unwrap_or_default(),
-    };
-    let prompts = request.prompt.0.iter().map(|prompt| tokens_of(service, prompt));
+    let fields = request.native();
+    let prompts = request.prompt.0.iter().map(|prompt| prompt_of(service, prompt));
     let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
     if prompts.is_empty() {
         return Err(ApiError::field("prompt", "there is no prompt: give one at least"));
@@ -138,21 +121,37 @@ fn native_call(
 
 /// The tokens of a prompt. It gets a start token, if the model needs one, unless it begins with a
 /// token.
-fn tokens_of(service: &Service, prompt: &[TokenOrText]) -> Result<Vec<Token>, ApiError> {
-    let mut tokens = Vec::new();
-    for part in prompt {
-        match part {
-            TokenOrText::Token(id) => tokens.push(Token(*id)),
-            TokenOrText::Text(text) => {
-                let read = service.tokenizer.tokenize(text, Special::Parse);
-                tokens.extend(read.map_err(|error| ApiError::field("prompt", error))?);
-            }
-        }
-    }
+fn prompt_of(service: &Service, prompt: &[TokenOrText]) -> Result<Vec<Token>, ApiError> {
+    let tokens = mixed_tokens(service, "prompt", prompt, Special::Parse)?;
     Ok(match prompt.first() {
         Some(TokenOrText::Text(_)) => service.started(tokens),
         _ => tokens,
     })
+}
+
+/// The tokens of a field of texts and tokens.
+fn mixed_tokens(
+    service: &Service,
+    field: &str,
+    parts: &[TokenOrText],
+    special: Special,
+) -> Result<Vec<Token>, ApiError> {
+    let mut tokens = Vec::new();
+    let vocab_len = service.tokenizer.vocab_len();
+    for part in parts {
+        match part {
+            TokenOrText::Token(id) if Token(*id).index() >= vocab_len => {
+                let message = format!("token {id} is out of range: there are {vocab_len} tokens");
+                return Err(ApiError::field(field, message));
+            }
+            TokenOrText::Token(id) => tokens.push(Token(*id)),
+            TokenOrText::Text(text) => {
+                let read = service.tokenizer.tokenize(text, special);
+                tokens.extend(read.map_err(|error| ApiError::field(field, error))?);
+            }
+        }
+    }
+    Ok(tokens)
 }
 
 /// Decodes, and responds in llama-server's form.

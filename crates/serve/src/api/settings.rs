@@ -10,7 +10,7 @@ const NO_SEED: u32 = u32::MAX;
 
 /// The settings of a request, without what its client wrote. Samplers that this server does not have
 /// are there too, and off.
-pub(crate) fn settings(settings: &Settings, stream: bool) -> Value {
+pub(crate) fn settings(settings: &Settings) -> Value {
     let Settings { sampling, samplers, seed, max_tokens, ignore_eos, logprobs, .. } = settings;
     let max_tokens = max_tokens.map_or(-1, i64::from);
     json!({
@@ -35,7 +35,6 @@ pub(crate) fn settings(settings: &Settings, stream: bool) -> Value {
         "n_predict": max_tokens,
         "n_keep": 0,
         "ignore_eos": ignore_eos,
-        "stream": stream,
         "n_probs": logprobs.unwrap_or(0),
         "min_keep": 0,
         "samplers": samplers,
@@ -46,7 +45,8 @@ pub(crate) fn settings(settings: &Settings, stream: bool) -> Value {
 
 /// The same with what the client wrote: stop strings, biases, a grammar.
 pub(crate) fn settings_of_client(own: &Settings, stream: bool, grammar: &str) -> Value {
-    let mut all = settings(own, stream);
+    let mut all = settings(own);
+    all["stream"] = json!(stream);
     let bias = |(token, bias): &(Token, f32)| json!({ "token": token.0, "bias": bias });
     all["stop"] = json!(own.stop);
     all["logit_bias"] = own.sampling.logit_bias.iter().map(bias).collect();

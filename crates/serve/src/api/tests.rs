@@ -7,6 +7,8 @@ mod bodies;
 mod chat;
 mod completions;
 mod constraints;
+mod embeddings;
+mod infill;
 mod lenient;
 mod load;
 mod lossy;
@@ -14,9 +16,11 @@ mod messages;
 mod native;
 mod parameters;
 mod responses;
+mod slots;
 mod status;
 mod tenants;
 mod tokens;
+mod traces;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -244,7 +248,12 @@ impl Api {
         engine.model.names.push("alias".to_owned());
         let mut config = config();
         change(&mut config);
-        let app = App::new(config);
+        Self::traced(engine, config, None)
+    }
+
+    /// A server with this configuration whose spans go there.
+    fn traced(engine: crate::config::Engine, config: ServeConfig, tracer: Option<Tracer>) -> Self {
+        let app = App::new(config, tracer);
         let (host, tenants) = (app.config.host.clone(), Arc::clone(&app.tenants));
         let (service, thread) = Service::start(engine, host, tenants, None).unwrap();
         let service = Arc::new(service);
@@ -289,6 +298,13 @@ impl Api {
     }
 }
 
+/// Lets other tasks and threads run until it is so.
+async fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// A target of [`Ascii`].
 fn toy() -> ToyEngine {
     ToyEngine::new(fixtures::model(VOCAB, 1), CONTEXT_LEN).slots(3).paths(1)
@@ -304,6 +320,9 @@ fn config() -> ServeConfig {
         allowed_hosts: Vec::new(),
         strict: false,
         origins: Origins::Local,
+        traces: None,
+        slots: true,
+        infill_suffix_first: false,
         read_timeout: Duration::from_secs(30),
         write_timeout: Duration::from_secs(30),
         connections_max: 1,

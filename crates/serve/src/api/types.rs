@@ -92,7 +92,8 @@ macro_rules! request {
             /// Whether end tokens are forbidden.
             pub(crate) ignore_eos: Option<bool>,
             /// The samplers that are on, as in llama-server: of `penalties`, `top_k`, `typ_p`, `top_p`,
-            /// `min_p` and `temperature`, in this order. Without it, all are.
+            /// `min_p`, `infill` and `temperature`, in this order. Without it, all are but `infill`, which
+            /// is for text between two others and needs `top_k`.
             pub(crate) samplers: Option<Vec<String>>,
             /// Ends the output at a line, after its first, with less white space at its beginning than
             /// this, as in llama-server.
@@ -259,7 +260,10 @@ request! {
 
 mod native;
 
-pub(crate) use self::native::{LogitBias, NativePrompt, NativeRequest, PromptObject, TokenOrText};
+pub(crate) use self::native::{
+    ExtraFile, InfillRequest, LogitBias, MixedText, NativeFields, NativePrompt, NativeRequest,
+    PromptObject, TokenOrText,
+};
 
 /// The fields that all requests have in common.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use forerun_decode::{Special, SpecialToken, Token, TokenizeError, Tokenizer};
+use forerun_decode::{InfillTokens, Special, SpecialToken, Token, TokenizeError, Tokenizer};
 
 use super::Dialect;
 
@@ -57,5 +57,8 @@ impl Tokenizer for Shown {
     }
     fn special_tokens(&self) -> Vec<SpecialToken> {
         self.inner.special_tokens()
+    }
+    fn infill_tokens(&self) -> InfillTokens {
+        self.inner.infill_tokens()
     }
 }

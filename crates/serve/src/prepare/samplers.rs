@@ -3,10 +3,7 @@
 use forerun_decode::Sampling;
 
 use crate::error::RequestError;
-
-/// The samplers there are, by llama.cpp's names and in the order in which they are applied.
-pub(crate) const SAMPLERS: [&str; 6] =
-    ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"];
+use crate::request::{SAMPLERS, SAMPLERS_ON};
 
 /// Samplers of llama.cpp that this server does not have. A request that turns one on is rejected by
 /// the field that does, so that naming one changes nothing.
@@ -24,12 +21,12 @@ fn canonical(name: &str) -> &str {
     }
 }
 
-/// Those of the samplers that a request names; all if it names none.
+/// Those of the samplers that a request names; the usual ones if it does not say.
 ///
 /// # Errors
 /// If there is no such sampler, or they are in another order than the one they are applied in.
 pub(super) fn named(names: Option<&[String]>) -> Result<Vec<&'static str>, RequestError> {
-    let Some(names) = names else { return Ok(SAMPLERS.to_vec()) };
+    let Some(names) = names else { return Ok(SAMPLERS_ON.to_vec()) };
     let reject = |message: String| RequestError::parameter("samplers", message);
     let mut on: Vec<usize> = Vec::new();
     for name in names.iter().map(|name| canonical(name)).filter(|it| !ALWAYS_OFF.contains(it)) {
@@ -63,6 +60,7 @@ pub(super) fn keep_only(on: &[&str], sampling: Sampling) -> Sampling {
         top_p: of("top_p").top_p,
         min_p: of("min_p").min_p,
         temperature: of("temperature").temperature,
+        infill: of("infill").infill.clone(),
         logit_bias: neutral.logit_bias,
     }
 }
@@ -91,6 +89,7 @@ mod tests {
             presence_penalty: 0.3,
             frequency_penalty: 0.4,
             logit_bias: vec![(forerun_decode::Token(1), 2.0)],
+            infill: None,
         };
         assert_eq!(keep_only(&named(None).unwrap(), all.clone()), all);
         let bare = Sampling { logit_bias: all.logit_bias.clone(), ..Sampling::unshaped() };
@@ -110,6 +109,7 @@ mod tests {
             &["temperature", "top_k"][..],
             &["top_p", "top_k"],
             &["top_k", "top-k"],
+            &["infill", "top_p"],
             &["mirostat"],
             &["adaptive_p"],
             &[""],

@@ -1,6 +1,8 @@
 //! How the tokens of a request are drawn.
 
-use forerun_decode::{Sampling, SamplingError, Token};
+use std::sync::Arc;
+
+use forerun_decode::{InfillSampler, Sampling, SamplingError, Token};
 
 use super::SamplingParameters;
 use super::samplers::keep_only;
@@ -42,6 +44,7 @@ impl Service {
             presence_penalty: set.presence_penalty.unwrap_or(own.presence_penalty),
             frequency_penalty: set.frequency_penalty.unwrap_or(own.frequency_penalty),
             logit_bias: own.logit_bias.clone(),
+            infill: on.contains(&"infill").then(|| self.infill(on)).transpose()?,
         };
         sampling.logit_bias.extend(set.logit_bias);
         if set.ignore_eos {
@@ -55,5 +58,17 @@ impl Service {
             _ => RequestError::parameter("logit_bias", error),
         })?;
         Ok(sampling)
+    }
+
+    /// The sampler for the text of a gap.
+    fn infill(&self, on: &[&str]) -> Result<InfillSampler, RequestError> {
+        let reject = |message| RequestError::parameter("samplers", message);
+        if !on.contains(&"top_k") {
+            return Err(reject("infill compares all candidates: put top_k before it"));
+        }
+        let end = self.tokenizer.infill_tokens().end;
+        let end =
+            end.ok_or_else(|| reject("infill needs a token that ends a text: leave it out"))?;
+        Ok(InfillSampler::new(Arc::clone(&self.tokenizer), end))
     }
 }

@@ -73,6 +73,7 @@ impl Worker {
         let chunk = active.generation.committed(commit, times, context_len);
         active.stats.dropped.extend(chunk.dropped);
         active.stats.rounds = active.generation.stats().clone();
+        active.has_new_line |= chunk.pieces.iter().any(|piece| piece.text.contains('\n'));
         let (count, finish) = (chunk.pieces.len(), chunk.finish);
         if count > 0 {
             let now = self.decoder.clock().now();

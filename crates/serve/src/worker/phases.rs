@@ -57,10 +57,20 @@ impl Worker {
 
     /// Decides what every sequence drafts in this round.
     pub(super) fn plan_drafts(&mut self, load: Load) {
+        let prefilling: Vec<Client> = self
+            .active
+            .iter()
+            .filter(|active| matches!(active.phase, Phase::Prefill(_)))
+            .map(|active| active.client)
+            .collect();
         for active in &mut self.active {
             active.drafts = match (&mut self.controller, &mut active.history) {
                 (Some(controller), Some(history)) if active.phase == Phase::Decode => {
-                    let outlook = active.generation.outlook(&self.decoder, load);
+                    let mut outlook = active.generation.outlook(&self.decoder, load);
+                    // No drafter reads what it missed while another client waits for its first token.
+                    if prefilling.iter().any(|client| *client != active.client) {
+                        outlook.drafters.retain(|drafter| drafter.behind <= PREFILL_SMALL);
+                    }
                     RoundDrafts::Chosen(controller.choose(history, &outlook))
                 }
                 // Nothing was chosen for the round that ends its prefill.

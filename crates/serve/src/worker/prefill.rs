@@ -1,10 +1,10 @@
 //! How much of whose prompts is prefilled in a round.
 //!
 //! Prompts of a client go on alike. Tenants beside each other have their share of the time for it: one
-//! that has prefilled for longer pauses, and of the others the one that prefilled least goes first
-//! (docs/adr/0051).
+//! that has prefilled for longer pauses, also for a moment in which another is likely to come again, and of
+//! the others the one that prefilled least goes first (docs/adr/0051).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Active, PREFILL_SMALL, Worker};
 use crate::request::Client;
@@ -19,6 +19,14 @@ const ROUND_MAX: Duration = Duration::from_millis(250);
 pub(super) const PREFILL_MIN: usize = 128;
 pub(super) const PREFILL_ALONE_MIN: usize = 256;
 pub(super) const PREFILL_MAX: usize = 512;
+
+/// Prompt tokens that a tenant prefills in a round beside others if it has nothing saved up: what it
+/// begins, they must wait for.
+const PREFILL_UNSAVED: usize = 32;
+
+/// How long a tenant that has prefilled for longer than its share waits for one that was just served. A client
+/// that sends one request after the other comes again within it.
+const COMES_AGAIN: Duration = Duration::from_millis(30);
 
 impl Worker {
     /// How many prompt tokens are prefilled in a round in which so many sequences decode.
@@ -56,12 +64,19 @@ impl Worker {
             let least_first = saved(*other).total_cmp(&saved(*one));
             least_first.then(needs[*one].cmp(&needs[*other]))
         });
-        let mut parts = vec![0; needs.len()];
+        let (mut parts, mut portion) = (vec![0; needs.len()], 0);
+        let several = self.serves_several_tenants();
         // Prompts go on alike, so a short one does not wait until a long one is through.
-        for (at, index) in order.iter().enumerate() {
-            let alike = order[at..].iter().filter(|it| self.go_on_alike(**it, *index)).count();
-            parts[*index] = needs[*index].min(budget.div_ceil(alike));
-            budget -= parts[*index];
+        for (at, &index) in order.iter().enumerate() {
+            let is_first = at == 0 || !self.go_on_alike(order[at - 1], index);
+            if is_first {
+                let saved_little = several && saved(index) < STALL.as_secs_f64();
+                portion = budget.min(if saved_little { PREFILL_UNSAVED } else { usize::MAX });
+            }
+            let alike = order[at..].iter().filter(|it| self.go_on_alike(**it, index)).count();
+            parts[index] = needs[index].min(portion.div_ceil(alike));
+            budget -= parts[index];
+            portion -= parts[index];
         }
         parts
     }
@@ -73,16 +88,21 @@ impl Worker {
     }
 
     /// Whether a sequence does not prefill in this round: its client has prefilled for longer than its
-    /// share of the time, and a sequence of another client, of no lower priority, can go on.
+    /// share of the time, and a sequence of another client, of no lower priority, can go on or is about to come.
     fn pauses_prefill(&self, active: &Active, needs: &[usize]) -> bool {
         let client = active.client;
         let has_share = |client| self.shares.prefill_left(client) >= 0.0;
-        let goes_on = |(other, need): (&Active, &usize)| {
-            let above = self.shares.priority(other.client) >= self.shares.priority(client);
-            let can = *need <= PREFILL_SMALL || has_share(other.client);
-            other.client != client && above && can
+        let yields_to = |other: Client| {
+            other != client && self.shares.priority(other) >= self.shares.priority(client)
         };
-        !has_share(client) && self.active.iter().zip(needs).any(goes_on)
+        let goes_on = |(other, need): (&Active, &usize)| {
+            yields_to(other.client) && (*need <= PREFILL_SMALL || has_share(other.client))
+        };
+        let now = self.decoder.clock().now();
+        let comes_again =
+            |(other, ended): &(Client, Instant)| yields_to(*other) && now - *ended < COMES_AGAIN;
+        !has_share(client)
+            && (self.active.iter().zip(needs).any(goes_on) || self.served.iter().any(comes_again))
     }
 }
 

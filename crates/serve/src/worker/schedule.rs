@@ -141,7 +141,7 @@ impl Worker {
         let scope = request.scope(self.shares.tenants());
         let slot = self.slots.take(&mut self.decoder, &tokens, &scope);
         let Some(slot) = slot else { return };
-        let mut sequence = Sequence::new(slot, request.sampling);
+        let mut sequence = Sequence::new(slot, request.settings.sampling.clone());
         sequence.resume(request.prompt, &request.output, request.output_len_max);
         sequence.constraint = request.constraint;
         sequence.logprobs = request.logprobs;
@@ -151,7 +151,9 @@ impl Worker {
         let history = self.history(&request.drafting);
         let Drafting { policy, refused, lossy, .. } = request.drafting;
         let generation = Generation::resumed(sequence, policy, request.reading, request.seed);
+        self.begun += 1;
         self.active.push(Active {
+            id: self.begun,
             client: request.client,
             scope,
             choice: request.choice,
@@ -164,6 +166,8 @@ impl Worker {
             refused,
             lossy,
             prediction: request.prediction,
+            settings: request.settings,
+            has_new_line: false,
             stats: SequenceStats { cached, ..SequenceStats::default() },
             first: None,
             last: None,

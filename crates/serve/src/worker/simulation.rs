@@ -29,7 +29,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use super::*;
 use crate::fixtures::{Letters, VOCAB};
-use crate::request::{CachePolicy, Drafting};
+use crate::request::{CachePolicy, Drafting, Settings};
 use crate::tenants::{Priority, TenantConfig};
 
 /// Rounds with new requests in them; then what was begun is brought to its end.
@@ -423,7 +423,7 @@ impl Simulation {
                 prompt: spec.prompt.clone(),
                 output: Vec::new(),
                 output_len_max: spec.output_len_max,
-                sampling: spec.sampling.clone(),
+                settings: Arc::new(Settings::of(spec.sampling.clone())),
                 reading: spec.reading(),
                 seed: spec.seed,
                 constraint: spec.constraint(),

@@ -14,7 +14,7 @@ use forerun_decode::{
 
 use super::*;
 use crate::fixtures::{END, Letters, VOCAB, toy};
-use crate::request::{CachePolicy, Drafting};
+use crate::request::{CachePolicy, Drafting, Settings};
 
 fn ids(drafters: &[usize]) -> Vec<DrafterId> {
     drafters.iter().copied().map(DrafterId).collect()
@@ -109,7 +109,10 @@ fn request(
         prompt: Letters.tokenize(prompt, Special::AsText).unwrap(),
         output: Vec::new(),
         output_len_max: len,
-        sampling: Sampling { logit_bias: vec![never], ..Sampling::unshaped() },
+        settings: Arc::new(Settings::of(Sampling {
+            logit_bias: vec![never],
+            ..Sampling::unshaped()
+        })),
         reading: Reading::new(Arc::new(Letters), &StopStrings::default()),
         seed: 7,
         constraint: None,

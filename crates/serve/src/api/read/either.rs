@@ -7,8 +7,8 @@ use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::api::types::{
-    Content, ContentPart, LogitBias, NamedTool, NativePrompt, OneOrMany, Prompt, PromptObject,
-    TokenOrText, ToolChoice, ToolMode,
+    Content, ContentPart, LogitBias, MixedText, NamedTool, NativePrompt, OneOrMany, Prompt,
+    PromptObject, TokenOrText, ToolChoice, ToolMode,
 };
 
 /// All items of a list.
@@ -213,6 +213,30 @@ impl<'de> Visitor<'de> for TokenOrTextVisitor {
 impl<'de> Deserialize<'de> for TokenOrText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TokenOrTextVisitor)
+    }
+}
+
+struct MixedTextVisitor;
+
+impl<'de> Visitor<'de> for MixedTextVisitor {
+    type Value = MixedText;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, or a list of strings and token ids")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<MixedText, E> {
+        Ok(MixedText(vec![TokenOrText::Text(text.to_owned())]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<MixedText, A::Error> {
+        all(items).map(MixedText)
+    }
+}
+
+impl<'de> Deserialize<'de> for MixedText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(MixedTextVisitor)
     }
 }
 

@@ -16,7 +16,7 @@ const LISTED_MAX: usize = 12;
 const TYPOS_MAX: usize = 2;
 
 /// What a value may be, by field; a list's items go by the list's name.
-const EXAMPLES: [(&str, &str); 49] = [
+const EXAMPLES: [(&str, &str); 53] = [
     ("messages", r#"[{"role": "user", "content": "Hi!"}]"#),
     ("messages.role", r#""user""#),
     ("messages.content", r#""Hi!""#),
@@ -27,6 +27,10 @@ const EXAMPLES: [(&str, &str); 49] = [
     ("messages.tool_calls.function", r#"{"name": "weather", "arguments": "{\"city\": \"Rome\"}"}"#),
     ("messages.tool_calls.function.arguments", r#""{\"city\": \"Rome\"}""#),
     ("prompt", r#""Once upon a time""#),
+    ("input_prefix", r#""fn main() {\n""#),
+    ("input_suffix", r#""}\n""#),
+    ("input_extra", r#"[{"filename": "a.rs", "text": "struct A;"}]"#),
+    ("input_extra.text", r#""struct A;""#),
     ("model", r#""my-model.gguf""#),
     ("max_tokens", "100"),
     ("max_completion_tokens", "100"),

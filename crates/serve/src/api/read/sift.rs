@@ -10,7 +10,7 @@ use super::problem::{Problem, nearest, shortened};
 use super::tree::Tree;
 
 /// Fields that nothing depends on, by the struct they are in; `*` ends a name's beginning.
-const HARMLESS: [(&str, &[&str]); 7] = [
+const HARMLESS: [(&str, &[&str]); 8] = [
     (REQUEST, &REQUEST_HARMLESS),
     ("ChatMessage", &["id", "cache_control", "provider_*", "providerOptions", "status"]),
     ("ContentPart", &["id", "cache_control", "annotations", "logprobs", "provider_*"]),
@@ -18,6 +18,7 @@ const HARMLESS: [(&str, &[&str]); 7] = [
     ("Function", &["cache_control"]),
     ("ToolCall", &["index", "cache_control", "provider_*", "extra_content"]),
     ("StreamOptions", &["include_obfuscation"]),
+    ("ExtraFile", &["time"]),
 ];
 
 /// What is rejected if it has a field that is not known: it may say what the output must be, or how it
@@ -233,7 +234,7 @@ impl Sieve {
     ) -> Result<(), Problem> {
         let place = match name {
             "ChatRequest" | "CompletionRequest" | "MessagesRequest" | "ResponsesRequest"
-            | "NativeRequest" => REQUEST,
+            | "NativeRequest" | "InfillRequest" => REQUEST,
             other => other,
         };
         if WHOLE.contains(&place) {

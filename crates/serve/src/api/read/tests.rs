@@ -7,7 +7,7 @@ use super::read;
 use crate::api::error::ErrorObject;
 use crate::api::notes::Notes;
 use crate::api::tokens::{DetokenizeRequest, TemplateRequest, TokenizeRequest};
-use crate::api::types::{ChatRequest, CompletionRequest, NativeRequest};
+use crate::api::types::{ChatRequest, CompletionRequest, InfillRequest, NativeRequest};
 
 /// What only programmers say, and of Rust.
 const JARGON: [&str; 24] = [
@@ -55,6 +55,7 @@ fn error_of(path: &str, body: &Value) -> ErrorObject {
         "chat" => error::<ChatRequest>(body.as_bytes()),
         "completions" => error::<CompletionRequest>(body.as_bytes()),
         "native" => error::<NativeRequest>(body.as_bytes()),
+        "infill" => error::<InfillRequest>(body.as_bytes()),
         "tokenize" => error::<TokenizeRequest>(body.as_bytes()),
         "detokenize" => error::<DetokenizeRequest>(body.as_bytes()),
         _ => error::<TemplateRequest>(body.as_bytes()),
@@ -133,6 +134,12 @@ fn errors_name_the_field_and_say_what_it_is_and_what_to_write() {
             "cannot be read here, only text",
         ),
         ("native", json!({ "prompt": {} }), "prompt.prompt_string", "is missing"),
+        (
+            "infill",
+            json!({ "input_prefix": "a", "input_suffix": false }),
+            "input_suffix",
+            "`input_suffix` is false; expected a string, or a list of strings and token ids, e.g. \"input_suffix\": \"}\\n\"",
+        ),
         (
             "chat",
             chat("logit_bias", json!({ "5": "no" })),

@@ -206,7 +206,7 @@ async fn a_server_without_a_template_has_no_chats() {
     let (service, thread) =
         Service::start(engine, fixtures::config(4), Arc::default(), None).unwrap();
     let service = Arc::new(service);
-    let app = App::new(config());
+    let app = App::new(config(), None);
     let _ = app.service.set(Arc::clone(&service));
     let api = Api { router: router(Arc::new(app)), service, thread };
     for body in [(CHAT, chat(json!({}))), ("/apply-template", json!({ "messages": [] }))] {

@@ -6,13 +6,6 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// Waits until something is so, while other tasks and threads run.
-async fn until(mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        tokio::task::yield_now().await;
-    }
-}
-
 /// Lets all other tasks run until each of them waits.
 async fn settle() {
     for _ in 0..100 {

@@ -16,12 +16,12 @@ async fn a_server_that_is_ready_says_so() {
 
 #[tokio::test]
 async fn a_server_without_its_model_says_that_it_is_loading() {
-    let app = App::new(config());
+    let app = App::new(config(), None);
     let router = router(Arc::new(app));
     let send = async |request| Reply::read(router.clone().oneshot(request).await.unwrap()).await;
     let live = send(get_request("/livez")).await;
     assert_eq!((live.status, live.json()), (StatusCode::OK, json!({ "status": "loading" })));
-    for path in ["/health", "/readyz", "/v1/models", "/props", "/metrics", "/v1/loads"] {
+    for path in ["/health", "/readyz", "/v1/models", "/props", "/slots", "/metrics", "/v1/loads"] {
         let reply = send(get_request(path)).await;
         assert_eq!(reply.error(503)["code"], "loading_model", "{path}");
         assert_eq!(reply.headers[header::RETRY_AFTER], "1");
@@ -143,6 +143,7 @@ async fn the_document_describes_every_path_there_is() {
         document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
     // Other names of documented paths, the page, and the document.
     let beside = ["/", "/favicon.ico", "/v1/health", "/readyz", "/loads", "/openapi.json"];
+    let beside = [&beside[..], &["/reranking", "/v1/reranking"]].concat();
     // `/completions`, beside, is documented as OpenAI's with a prefix and as `/completion` without.
     let source = include_str!("../../api.rs");
     let routes = source.split(".route(\"").skip(1).map(|it| it.split('"').next().unwrap());

@@ -45,12 +45,6 @@ fn number(reply: &Reply, header: &str) -> u64 {
     reply.headers[header].to_str().unwrap().parse().unwrap()
 }
 
-async fn until(mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        tokio::task::yield_now().await;
-    }
-}
-
 fn spawn(api: &Api, request: Request) -> JoinHandle<Response> {
     let router = api.router.clone();
     tokio::spawn(async move { router.oneshot(request).await.unwrap() })

@@ -227,6 +227,37 @@ fn drafts_of_a_fixed_length_are_short_beside_a_client_that_asked_for_none() {
 }
 
 #[test]
+fn no_drafter_reads_what_it_missed_while_another_client_waits_for_its_first_token() {
+    let (mut worker, _requests, _) = worker(true, 8);
+    let mut receivers = Vec::new();
+    let mut send = |worker: &mut Worker, client: Client, prompt: &str| {
+        let (mut request, events) = request(&prompt.repeat(8), 400, &[0]);
+        request.client = client;
+        worker.wait(vec![request]);
+        worker.admit();
+        receivers.push(events);
+    };
+    let drafts = |worker: &mut Worker| {
+        let load = worker.assign_phases();
+        worker.plan_drafts(load);
+        worker.active[0].drafts.plan().draft_len
+    };
+    send(&mut worker, HOSTILE, "abcde");
+    // The target has read the prompt, its drafter nothing.
+    worker.round();
+    assert!(drafts(&mut worker) > 0);
+    send(&mut worker, HOSTILE, "edcba");
+    assert!(
+        drafts(&mut worker) > 0,
+        "what a client has to wait for on its own account is its own matter"
+    );
+    send(&mut worker, POLITE, "aebdc");
+    assert_eq!(drafts(&mut worker), 0);
+    worker.round();
+    assert!(drafts(&mut worker) > 0, "as before");
+}
+
+#[test]
 fn the_slot_of_a_client_that_was_just_served_is_kept_for_a_moment() {
     let (mut worker, _requests, _) = worker(false, 8);
     let mut receivers = Vec::new();
