@@ -168,9 +168,10 @@ answers *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/answers.py {{ args }}
 
-# Half an hour at capacity with clients that misbehave: writes bench/serve/soak.md. For a draft head:
-# `just soak --target SmolLM2-135M-Instruct.Q4_1.gguf --draft SmolLM2-135M-Instruct.eagle3.gguf --name soak-head \
-# -- --spec-adaptive off --spec-draft-n-max 2`.
+# For a draft head: `just soak --target SmolLM2-135M-Instruct.Q4_1.gguf --draft SmolLM2-135M-Instruct.eagle3.gguf --name soak-head \
+# -- --spec-adaptive off --spec-draft-n-max 2`. For gaps and reranking, with models of random weights that have tokens for them:
+# `just soak --target zoo/llama-infill.gguf --draft "" --embedding zoo/bert-reranker.gguf --ranks --name soak-gaps`.
+# Half an hour at capacity with clients that misbehave: writes bench/serve/soak.md.
 soak *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/soak.py {{ args }}
@@ -186,7 +187,7 @@ tenants *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/tenants.py {{ args }}
 
-# How fast prompts are read, by the formats of the KV cache, ten minutes of an idle machine: writes bench/serve/prefill.md.
+# How fast prompts are read, by the formats of the KV cache, six minutes of an idle machine: writes bench/serve/prefill.md.
 prefill *args:
     cargo build --release -p forerun
     FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/serve/prefill.py {{ args }}

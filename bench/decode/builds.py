@@ -51,7 +51,8 @@ def main() -> None:
     parser.add_argument("--model", default="Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf", help="default: %(default)s")
     given = parser.parse_args()
     builds = {name: getattr(given, name) for name in ("native", "portable", "static")}
-    builds = {name: path for name, path in builds.items() if path and path.exists()}
+    absent = [name for name, path in builds.items() if not (path and path.exists())]
+    builds = {name: path for name, path in builds.items() if name not in absent}
     started = time.monotonic()
     found: dict[str, dict[str, list[float]]] = {name: {"one": [], "several": [], "prompt": []} for name in builds}
     for number in range(given.rounds):
@@ -76,7 +77,7 @@ def main() -> None:
     text = f"""# Builds: what a portable program costs on this processor
 
 Made by `just builds` in {minutes:.0f} minutes. {given.model}, {LEN} tokens after a prompt, {given.rounds} rounds in which the builds take
-turns. Speed as a share of the native build's, with 95 % intervals: 1 is as fast.
+turns. Speed as a share of the native build's, with 95 % intervals: 1 is as fast. Builds left out: {", ".join(absent) or "none"}.
 
 Machine: {about["machine"]["processor"]}, {about["machine"]["threads"]} threads.
 

@@ -20,6 +20,8 @@ CHAT = "/v1/chat/completions"
 LOSSY_MAX = 0.05
 # Beyond the server's own limit, what a client waits for an answer.
 PATIENCE_S = 20.0
+# Texts to embed or to rank: each a subject less often than this, and fewer than this.
+TEXT_PARTS, TEXTS = 20, 8
 SUBJECTS = ["the sea", "bread", "a lighthouse", "winter", "trains", "the moon", "a clock", "tea"]
 SCHEMA = {
     "type": "object",
@@ -288,9 +290,21 @@ async def infill(world: World) -> str:
         return "answered"
 
 
+def some_texts(world: World) -> list[str]:
+    return [world.random.choice(SUBJECTS) * world.random.randrange(1, TEXT_PARTS) for _ in range(world.random.randrange(1, TEXTS))]
+
+
+def largest_texts() -> list[str]:
+    """No fewer, and none shorter, than `some_texts` gives."""
+    return [max(SUBJECTS, key=len) * TEXT_PARTS] * TEXTS
+
+
 async def embeddings(world: World) -> str:
     """Several texts at once, by the model beside the target."""
-    texts = [world.random.choice(SUBJECTS) * world.random.randrange(1, 20) for _ in range(world.random.randrange(1, 8))]
+    return await embedded(world, some_texts(world))
+
+
+async def embedded(world: World, texts: list[str]) -> str:
     answer = await fetched(world, {"input": texts}, "/v1/embeddings")
     if isinstance(answer, str):
         return answer
@@ -298,6 +312,19 @@ async def embeddings(world: World) -> str:
     for row in answer["data"]:
         length = sum(value * value for value in row["embedding"])
         expect(abs(length - 1) < 1e-3, f"an embedding of squared length {length}")
+    return "answered"
+
+
+async def rerank(world: World) -> str:
+    """Documents in the order of their scores, by the model beside the target."""
+    documents = some_texts(world)
+    answer = await fetched(world, {"query": world.random.choice(SUBJECTS), "documents": documents}, "/v1/rerank")
+    if isinstance(answer, str):
+        return answer
+    results = answer["results"]
+    expect(sorted(it["index"] for it in results) == list(range(len(documents))), "documents are missing or there twice")
+    scores = [it["relevance_score"] for it in results]
+    expect(scores == sorted(scores, reverse=True), f"scores out of order: {scores}")
     return "answered"
 
 
@@ -537,7 +564,6 @@ WRONG_BODIES: list[Any] = [
     {"messages": "hello"},
     {"messages": []},
     {"messages": [{"role": "king", "content": "hi"}]},
-    {"messages": [{"role": "user", "content": "hi"}], "warmth": 1},
     {"messages": [{"role": "user", "content": "hi"}], "temperature": "hot"},
     {"messages": [{"role": "user", "content": "hi"}], "temperature": -1e308},
     {"messages": [{"role": "user", "content": "hi"}], "top_p": 7},
@@ -553,8 +579,6 @@ WRONG_BODIES: list[Any] = [
     {"messages": [{"role": "user", "content": "hi"}], "structured_outputs": {"regex": "((("}},
     {"messages": [{"role": "user", "content": "hi"}], "speculative": {"rule": "none such"}},
     {"messages": [{"role": "user", "content": "hi"}], "speculative": {"length": 10**18}},
-    {"messages": [{"role": "user", "content": "hi"}], "model": "another"},
-    {"messages": [{"role": "user", "content": "hi"}], "store": True},
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
 ]
 
@@ -666,8 +690,11 @@ Client = Callable[[World], Awaitable[str]]
 GOOD: dict[Client, int] = {
     chat: 5, chat_stream: 6, completion: 2, native: 2, schema: 3, tools: 2, tools_stream: 1,
     logprobs: 2, two: 2, prediction: 2, seeded: 2, plain: 1, many_on_one_line: 1, lossy: 9,
-    message: 2, response: 2, infill: 1, embeddings: 2,
+    message: 2, response: 2, infill: 1,
 }
+# One or the other, by what the model beside the target does.
+EMBED: dict[Client, int] = {embeddings: 2}
+RANK: dict[Client, int] = {rerank: 2}
 BAD: dict[Client, int] = {
     leaves: 4, cancels: 4, stalls: 2, half: 4, wrong: 6, noise: 2, too_long: 2, too_large: 2,
     wrong_place: 2, knocks: 2, look: 4,

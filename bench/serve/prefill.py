@@ -66,7 +66,7 @@ def main() -> int:
     where, minutes = server.machine(), (time.monotonic() - started) / 60
     text = f"""# How fast prompts are read, by the formats of the KV cache
 
-Made by `just prefill` in {minutes:.0f} minutes, {time.strftime("%Y-%m-%d", time.gmtime())}, {server.version(server.FORERUN)}. Machine: {where["processor"]},
+Made by `just prefill --repeats {given.repeats}` in {minutes:.0f} minutes, {time.strftime("%Y-%m-%d", time.gmtime())}, {server.version(server.FORERUN)}. Machine: {where["processor"]},
 {where["threads"]} threads. Formats are `--cache-type-k` and `--cache-type-v`; medians of {given.repeats} turns, plain decoding of 32 tokens after the prompt.
 
 llama.cpp reads 64 tokens and more at once by a faster kernel where keys and values are both f16 or both f32. The default has equal rows

@@ -26,7 +26,7 @@ import clients
 import server
 
 TARGET, DRAFT = "SmolLM2-135M-Instruct.Q8_0.gguf", "SmolLM2-135M-Instruct.Q4_0.gguf"
-# No embedding model is small enough to be had for a test; any model's rows have a mean.
+# Any model's rows have a mean, so this one embeds too.
 EMBEDDING = "SmolLM2-135M-Instruct.Q4_0.gguf"
 SLOTS, QUEUE, CONTEXT_LEN = 4, 16, 1024
 TIMEOUT_S, READ_TIMEOUT_S, GRACE_S = 60, 5, 30
@@ -277,9 +277,8 @@ def memory_table(samples: list[dict[str, float]], minutes: float) -> str:
 
 def counts_table(tally: Tally) -> str:
     """All dealings by kind and outcome."""
-    docs = {it.__name__: it for it in (*clients.GOOD, *clients.BAD)}
     rows = ["| client | dealings | outcomes |", "|---|--:|---|"]
-    for name in docs:
+    for name in (it.__name__ for it in (*clients.GOOD, *clients.EMBED, *clients.RANK, *clients.BAD)):
         if counts := tally.counts.get(name):
             said = ", ".join(f"{outcome} {count}" for outcome, count in counts.most_common())
             rows.append(f"| {name.replace('_', ' ')} | {counts.total()} | {said} |")
@@ -347,9 +346,13 @@ async def soak(given: argparse.Namespace, under_test: server.Server) -> bool:
     world = clients.World(under_test.port, TIMEOUT_S, READ_TIMEOUT_S, random.Random(given.seed))
     tally, samples = Tally(), list[dict[str, float]]()
     await clients.chat(world)
+    kinds = clients.GOOD | (clients.RANK if given.ranks else clients.EMBED)
+    if not given.ranks:
+        # llama.cpp's buffers grow to the largest pass over texts so far: this is the largest there will be.
+        await clients.embedded(world, clients.largest_texts())
     files = under_test.files()
     until = time.monotonic() + 60 * given.minutes
-    customers = [customer(world, tally, clients.GOOD, until) for _ in range(GOOD_COUNT)]
+    customers = [customer(world, tally, kinds, until) for _ in range(GOOD_COUNT)]
     customers += [customer(world, tally, clients.BAD, until) for _ in range(BAD_COUNT)]
     watch = [sample(under_test, samples, until), tell(tally, world, until)]
     await asyncio.gather(*customers, *watch)
@@ -376,10 +379,12 @@ async def soak(given: argparse.Namespace, under_test: server.Server) -> bool:
 
 def flags(given: argparse.Namespace) -> list[str]:
     """The server's."""
-    files = ["-m", str(server.MODELS / given.target), "-md", str(server.MODELS / given.draft)]
+    files = ["-m", str(server.MODELS / given.target)]
+    files += ["-md", str(server.MODELS / given.draft)] if given.draft else ["--spec-type", "ngram"]
     sizes = ["-np", str(SLOTS), "-t", str(given.threads), "-c", str(CONTEXT_LEN), "--max-queued-requests", str(QUEUE)]
     times = ["--timeout", str(TIMEOUT_S), "--read-timeout", str(READ_TIMEOUT_S), "--shutdown-timeout", str(GRACE_S)]
-    more = ["--lossy-max", str(clients.LOSSY_MAX), "--embedding-model", str(server.MODELS / EMBEDDING), "--pooling", "mean"]
+    pooling = "rank" if given.ranks else "mean"
+    more = ["--lossy-max", str(clients.LOSSY_MAX), "--embedding-model", str(server.MODELS / given.embedding), "--pooling", pooling]
     return [*files, *sizes, *times, *more]
 
 
@@ -389,12 +394,14 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", default=TARGET, help="default: %(default)s")
-    parser.add_argument("--draft", default=DRAFT, help="draft model or head; default: %(default)s")
+    parser.add_argument("--draft", default=DRAFT, help="draft model or head, empty for drafts by n-grams; default: %(default)s")
+    parser.add_argument("--embedding", default=EMBEDDING, help="model that embeds texts or ranks them; default: %(default)s")
+    parser.add_argument("--ranks", action="store_true", help="that model scores documents")
     parser.add_argument("--name", default="soak", help="of the report; default: %(default)s")
     parser.add_argument("more", nargs="*", help="further flags of the server, after --")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="the report's folder")
     given = parser.parse_args()
-    log = Path.home() / ".cache/forerun/soak.log"
+    log = Path.home() / f".cache/forerun/{given.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     under_test = server.Server("forerun", server.forerun(*flags(given), *given.more), log)
     print(f"about {given.minutes + 3:.0f} minutes; the server's log is {log}", flush=True)

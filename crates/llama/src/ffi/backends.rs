@@ -16,12 +16,17 @@ pub(super) fn load() {
     unsafe { sys::ggml_backend_load_all_from_path(folder.as_ptr()) };
 }
 
+/// Whether anything was loaded. If not, no function of llama.cpp may be called that would look for
+/// libraries itself.
+pub(super) fn are_loaded() -> bool {
+    // SAFETY: takes nothing.
+    unsafe { sys::ggml_backend_reg_count() > 0 }
+}
+
 /// Why no model can run, if nothing was loaded.
 pub(super) fn missing() -> Option<String> {
-    // SAFETY: takes nothing.
-    let count = unsafe { sys::ggml_backend_reg_count() };
     let place = || folder().unwrap_or_default().display().to_string();
-    (count == 0).then(|| {
+    (!are_loaded()).then(|| {
         format!(
             "no library for this processor in {}; install forerun again, with its libraries",
             place()

@@ -343,6 +343,10 @@ pub(crate) fn sequences_max() -> usize {
 
 /// Whether this build runs models on more than the processor.
 pub(crate) fn offers_accelerator() -> bool {
+    #[cfg(feature = "portable")]
+    if !super::backends::are_loaded() {
+        return false;
+    }
     // SAFETY: takes nothing and looks through the registered devices.
     unsafe { sys::llama_supports_gpu_offload() }
 }

@@ -59,7 +59,12 @@ pub(crate) fn start() {
         // SAFETY: as above.
         unsafe { sys::ggml_log_set(Some(sink), ptr::null_mut()) };
         #[cfg(feature = "portable")]
-        super::backends::load();
+        {
+            super::backends::load();
+            if !super::backends::are_loaded() {
+                return;
+            }
+        }
         // SAFETY: called once, before any other function of llama.cpp that uses a backend.
         unsafe { sys::llama_backend_init() };
     });

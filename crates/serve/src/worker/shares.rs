@@ -20,8 +20,9 @@ pub(super) struct Shares {
     tenants: Arc<Tenants>,
     /// Those that hold a slot or wait, and all tenants that did.
     known: Vec<Had>,
-    /// The time of the client that left last, in seconds by weight.
-    left: f64,
+    /// The time that a client would have had if all that were there had had theirs at once, each by its weight.
+    /// It goes on with every round, so nobody waits for ever behind those who come after it.
+    fair: f64,
 }
 
 /// What a client had.
@@ -29,7 +30,7 @@ pub(super) struct Shares {
 struct Had {
     client: Client,
     /// Seconds of the engine, divided by its weight. A client that comes back is not owed the time it
-    /// was away: it begins with the least of those that are there.
+    /// was away: it begins with the fair time.
     time: f64,
     /// Seconds of prefill that it may do now. What comes back with time is its share of that time.
     prefill: f64,
@@ -76,18 +77,16 @@ impl Shares {
         if present.binary_search(&client).is_ok() {
             return;
         }
-        let least = present.iter().filter_map(|it| self.had(*it)).map(|it| it.time);
-        let least = least.min_by(f64::total_cmp).unwrap_or(self.left);
-        let burst = PREFILL_BURST.as_secs_f64();
+        let (fair, burst) = (self.fair, PREFILL_BURST.as_secs_f64());
         match self.known.iter_mut().find(|it| it.client == client) {
             Some(had) => {
-                had.time = had.time.max(least);
+                had.time = had.time.max(fair);
                 let away = now.saturating_duration_since(had.left_at).as_secs_f64();
                 had.prefill = (had.prefill + away).min(burst);
                 had.is_there = true;
             }
             None => {
-                let (time, prefill, is_there, left_at) = (least, burst, true, now);
+                let (time, prefill, is_there, left_at) = (fair, burst, true, now);
                 self.known.push(Had { client, time, prefill, is_there, left_at });
             }
         }
@@ -99,7 +98,6 @@ impl Shares {
         let is_there = |client: &Client| present.binary_search(client).is_ok();
         for had in self.known.iter_mut().filter(|it| it.is_there && !is_there(&it.client)) {
             (had.is_there, had.left_at) = (false, now);
-            self.left = had.time;
         }
         self.known.retain(|it| it.is_there || matches!(it.client, Client::Tenant(_)));
     }
@@ -112,6 +110,9 @@ impl Shares {
         let weights: usize = clients.iter().map(|client| self.weight(*client)).sum();
         let alone = clients.len() == 1;
         let burst = PREFILL_BURST.as_secs_f64();
+        let there = self.known.iter().filter(|had| had.is_there);
+        let all: usize = there.map(|had| self.weight(had.client)).sum();
+        self.fair += seconds / all.max(1) as f64;
         for client in clients {
             let own = parts.iter().filter(|part| part.client == client);
             let (time, prefill) =
@@ -149,7 +150,7 @@ impl Shares {
 
     /// A client's time in whole quanta.
     fn quanta(&self, client: Client) -> f64 {
-        let time = self.had(client).map_or(self.left, |it| it.time);
+        let time = self.had(client).map_or(self.fair, |it| it.time);
         (time / QUANTUM.as_secs_f64()).floor()
     }
 

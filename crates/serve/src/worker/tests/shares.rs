@@ -193,6 +193,24 @@ fn tenants_beyond_the_slots_take_turns_by_the_time_they_had() {
 }
 
 #[test]
+fn nobody_waits_for_ever_behind_those_who_come_later() {
+    let mut bench = Bench::new(1, &[(1, Priority::Normal)]);
+    // Two outputs of one request, the first of them long, while other connections come and go all the time.
+    let patient = Client::Connection(0);
+    bench.send(patient, 3, 200);
+    bench.send(patient, 3, 5);
+    let mut others = 0;
+    for _ in 0..1500 {
+        while bench.worker.waiting.iter().count() < 4 {
+            others += 1;
+            bench.send(Client::Connection(others), 3, 5);
+        }
+        step(&mut bench.worker);
+    }
+    assert!(!bench.waits(patient), "behind {others} that came later");
+}
+
+#[test]
 fn a_tenant_is_not_owed_the_time_it_was_away() {
     let mut bench = Bench::new(1, &[(1, Priority::Normal); 3]);
     // One works alone for a long time, and then two others beside each other.
