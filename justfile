@@ -67,6 +67,13 @@ distill-check *args:
     cd distill && cargo deny --log-level warn check bans licenses sources
     cd distill && cargo nextest run --locked {{ args }}
 
+# Train a draft model and measure it (pruned, code, domain or losses; an hour or more each): writes bench/distill/. FOLDER has the
+# published files that bench/prompts/README.md names.
+distill-report run folder:
+    cargo build --release -p forerun
+    cd distill && cargo build --release
+    python3 bench/distill/distill.py {{ run }} {{ folder }}
+
 # No module uses another that uses it, directly or around a corner.
 circles:
     python3 tools/circles.py

@@ -26,6 +26,7 @@ fn main() -> candle_core::Result<()> {
         base: 10_000.0,
         epsilon: 1e-5,
         window: None,
+        trained_vocab: None,
     };
     let (sequences, len) = (4, 256);
     let numbers = |count: usize, spread: f32| -> Vec<f32> {
@@ -39,7 +40,7 @@ fn main() -> candle_core::Result<()> {
     let weights: Vec<Vec<f32>> = weights.collect();
     let matrices: Vec<bool> = tensors.iter().map(|(_, sizes)| sizes.len() > 1).collect();
     let embedding = numbers(shape.vocab * shape.width, 1.0);
-    let mut student = Student::new(shape, embedding, None, weights, len)?;
+    let mut student = Student::new(shape, (embedding, None), weights, len)?;
     let batch = Batch {
         tokens: (0..).take(sequences * len).collect(),
         lens: vec![len; sequences],

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::Parser;
+use forerun_distill::gguf::Chosen;
 use forerun_distill::loss::Divergence;
 use forerun_lab::Span;
 use forerun_llama::QuantizeType;
@@ -33,6 +34,10 @@ pub(crate) struct Flags {
     /// Blocks of the student to keep, such as 0-3,7,27-29 [default: all]
     #[arg(long, value_name = "LIST", value_parser = blocks)]
     pub(crate) keep_blocks: Option<Blocks>,
+    /// Give the student N tokens of the target's vocabulary in place of its own: those that the texts use
+    /// most. Embeddings and output are trained then
+    #[arg(long, value_name = "N", requires = "student", conflicts_with = "no_training")]
+    pub(crate) transplant: Option<usize>,
     /// File to write
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: PathBuf,
@@ -63,6 +68,16 @@ pub(crate) struct Flags {
     /// Seed of draws and orders
     #[arg(short = 's', long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
+}
+
+impl Flags {
+    /// What of the student's file is trained, and what is left out.
+    pub(crate) fn chosen(&self) -> Chosen<'_> {
+        Chosen {
+            blocks: self.keep_blocks.as_ref().map(|blocks| &blocks.0[..]),
+            trains_vocab: self.training.train_embeddings || self.transplant.is_some(),
+        }
+    }
 }
 
 /// What the target writes.
@@ -104,6 +119,9 @@ pub(crate) struct TrainingFlags {
     /// target tells its distributions over them
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) on_policy: f64,
+    /// Train embeddings and output too; they stay as they are otherwise
+    #[arg(long)]
+    pub(crate) train_embeddings: bool,
     /// Time for training, such as 45m: fewer steps are made if they would take longer
     #[arg(long, value_name = "TIME")]
     pub(crate) time_limit: Option<Span>,

@@ -10,11 +10,12 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use forerun_llama::{ModelFile, QuantizeType, Value, quantize};
 
-use crate::model::{Activation, OUTPUT_NORM, Pairs, Shape, Student, Window, block_name};
+use crate::model::{
+    Activation, EMBEDDING, OUTPUT, OUTPUT_NORM, Pairs, Shape, Student, TrainedVocab, Window,
+    block_name,
+};
 use crate::sealed::beside;
 
-const EMBEDDING: &str = "token_embd.weight";
-const OUTPUT: &str = "output.weight";
 const GEMMA: &str = "gemma3";
 const WINDOW_PATTERN: &str = "gemma3.attention.sliding_window_pattern";
 
@@ -72,6 +73,7 @@ pub fn shape(file: &ModelFile) -> anyhow::Result<Shape> {
         base: float("rope.freq_base").unwrap_or(10_000.0),
         epsilon: float("attention.layer_norm_rms_epsilon").unwrap_or(1e-5),
         window,
+        trained_vocab: None,
     };
     check(file, &shape, &architecture)?;
     Ok(shape)
@@ -138,12 +140,30 @@ fn check(file: &ModelFile, shape: &Shape, architecture: &str) -> anyhow::Result<
     Ok(())
 }
 
-/// The sizes of a student that keeps some blocks.
+/// What of a model becomes a student.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Chosen<'a> {
+    /// The blocks, if not all.
+    pub blocks: Option<&'a [usize]>,
+    /// Whether embeddings and output are trained.
+    pub trains_vocab: bool,
+}
+
+/// The sizes of a student with what was chosen of a model.
 ///
 /// # Errors
 /// If there are none, not all of them, or in another order.
-pub fn kept(shape: &Shape, blocks: Option<&[usize]>) -> anyhow::Result<Shape> {
-    let Some(blocks) = blocks else { return Ok(shape.clone()) };
+pub fn chosen(file: &ModelFile, chosen: Chosen<'_>) -> anyhow::Result<Shape> {
+    let mut shape = kept(shape(file)?, chosen.blocks)?;
+    shape.trained_vocab = chosen.trains_vocab.then(|| match file.tensor_sizes(OUTPUT) {
+        Some(_) => TrainedVocab::Separate,
+        None => TrainedVocab::Tied,
+    });
+    Ok(shape)
+}
+
+fn kept(shape: Shape, blocks: Option<&[usize]>) -> anyhow::Result<Shape> {
+    let Some(blocks) = blocks else { return Ok(shape) };
     ensure!(!blocks.is_empty(), "a student needs one block at least");
     if let Some(block) = blocks.iter().find(|&&block| block >= shape.blocks) {
         bail!("there is no block {block}: they are numbered from 0 to {}", shape.blocks - 1);
@@ -153,22 +173,17 @@ pub fn kept(shape: &Shape, blocks: Option<&[usize]>) -> anyhow::Result<Shape> {
         let of_blocks = blocks.iter().map(|&block| window.blocks[block]).collect();
         Window { blocks: of_blocks, ..window.clone() }
     });
-    Ok(Shape { blocks: blocks.len(), window, ..shape.clone() })
+    Ok(Shape { blocks: blocks.len(), window, ..shape })
 }
 
-/// The student in a file, with some of its blocks, for sequences of at most `len` tokens.
+/// The student in a file, for sequences of at most `len` tokens.
 ///
 /// # Errors
 /// If it has something that is not trained here, or not all of the blocks.
-pub fn student(
-    file: &ModelFile,
-    blocks: Option<&[usize]>,
-    len: usize,
-) -> anyhow::Result<Student<f32>> {
-    let whole = shape(file)?;
-    let shape = kept(&whole, blocks)?;
-    let all: Vec<usize> = (0..whole.blocks).collect();
-    let blocks = blocks.unwrap_or(&all);
+pub fn student(file: &ModelFile, what: Chosen<'_>, len: usize) -> anyhow::Result<Student<f32>> {
+    let shape = chosen(file, what)?;
+    let all: Vec<usize> = (0..shape.blocks).collect();
+    let blocks = what.blocks.unwrap_or(&all);
     let values = |name: &str| {
         let tensor = file.tensor(name).with_context(|| format!("{name} cannot be read"))?;
         anyhow::Ok(tensor.values)
@@ -184,7 +199,7 @@ pub fn student(
         Some(_) => Some(values(OUTPUT)?),
         None => None,
     };
-    Ok(Student::new(shape, values(EMBEDDING)?, output, weights, len)?)
+    Ok(Student::new(shape, (values(EMBEDDING)?, output), weights, len)?)
 }
 
 /// Writes a student to a file of this format, with all else as it is in the file it came from.
@@ -224,7 +239,10 @@ fn write_whole(student: &Student<f32>, from: &ModelFile, path: &Path) -> anyhow:
     if let Some(window) = &student.shape().window {
         changed.push((WINDOW_PATTERN, Value::Booleans(&window.blocks)));
     }
-    let frozen: Vec<_> = [EMBEDDING, OUTPUT].into_iter().filter_map(|it| from.tensor(it)).collect();
+    let frozen: Vec<_> = match student.shape().trained_vocab {
+        Some(_) => Vec::new(),
+        None => [EMBEDDING, OUTPUT].into_iter().filter_map(|it| from.tensor(it)).collect(),
+    };
     let frozen = frozen.iter().map(|it| (&*it.name, &it.sizes[..], &it.values[..]));
     let names = student.shape().tensors();
     let trained = names.iter().zip(&student.weights);

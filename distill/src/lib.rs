@@ -3,7 +3,8 @@
 //!
 //! [`collect`] has the target write and [`own`] the student, [`rows`] keeps what it wrote and its rows, [`gguf`] makes a student
 //! of a model file or of some of its blocks, [`train`] trains it by a [`loss`], and [`gguf`] writes it;
-//! [`speedup`] says what it would gain. [`words`] is for students with another vocabulary.
+//! [`speedup`] says what it would gain. [`words`] is for students with another vocabulary, which
+//! [`transplant`] makes the target's.
 //! [`model`] is run forward and back by candle, on the processor. The server knows nothing of this crate:
 //! `forerun distill` starts its program.
 
@@ -17,4 +18,5 @@ pub mod rows;
 pub mod sealed;
 pub mod speedup;
 pub mod train;
+pub mod transplant;
 pub mod words;

@@ -2,8 +2,8 @@
 //!
 //! Norms, the rotary embedding and the softmax are put together from candle's elementary operations:
 //! its fused ones have no pass back and stop gradients without a word. Trained are the blocks and the
-//! last norm. Embeddings and output stay as they are: they are most of a small model's numbers, and what
-//! the blocks say is said in them.
+//! last norm. Embeddings and output stay as they are unless it is asked for: they are most of a small
+//! model's numbers, and what the blocks say is said in them.
 
 mod block;
 mod shape;
@@ -12,7 +12,9 @@ use candle_core::{Device, Result, Tensor, Var};
 use rayon::prelude::*;
 
 use self::block::{Block, Positions, Rotary, norm};
-pub use self::shape::{Activation, OUTPUT_NORM, Pairs, Shape, Window, block_name};
+pub use self::shape::{
+    Activation, EMBEDDING, OUTPUT, OUTPUT_NORM, Pairs, Shape, TrainedVocab, Window, block_name,
+};
 use crate::loss::{Measures, Real};
 
 /// Rows of logits that are in memory at once.
@@ -29,13 +31,19 @@ pub struct Batch {
     pub asked: Vec<usize>,
 }
 
+/// Embeddings and output that stay as they are.
+#[derive(Debug)]
+struct FrozenVocab<F> {
+    embedding: Vec<F>,
+    output: Tensor,
+}
+
 /// A student with its weights.
 #[derive(Debug)]
 pub struct Student<F> {
     shape: Shape,
-    embedding: Vec<F>,
-    // Of each token, turned to be multiplied with.
-    output: Tensor,
+    // None if they are trained, and so among the weights.
+    frozen: Option<FrozenVocab<F>>,
     rotary: Rotary,
     // Of blocks that see the last tokens alone.
     window_rotary: Option<Rotary>,
@@ -47,21 +55,31 @@ pub struct Student<F> {
 pub type Compare<'a, F> = &'a (dyn Fn(usize, &mut [F]) -> Measures + Sync);
 
 impl<F: Real> Student<F> {
-    /// A student for sequences of at most `len` tokens.
+    /// A student for sequences of at most `len` tokens. Embeddings, and the output if that is another
+    /// tensor, stay as they are, or are the last weights if they are trained.
     ///
     /// # Errors
     /// If a tensor has another size than its shape says.
     pub fn new(
         shape: Shape,
-        embedding: Vec<F>,
-        output: Option<Vec<F>>,
-        weights: Vec<Vec<F>>,
+        (embedding, output): (Vec<F>, Option<Vec<F>>),
+        mut weights: Vec<Vec<F>>,
         len: usize,
     ) -> Result<Self> {
-        let sizes = (shape.vocab, shape.width);
-        let output =
-            Tensor::from_vec(output.unwrap_or_else(|| embedding.clone()), sizes, &Device::Cpu)?;
-        for ((name, sizes), weights) in shape.tensors().iter().zip(&weights) {
+        let frozen = if shape.trained_vocab.is_some() {
+            weights.push(embedding);
+            weights.extend(output);
+            None
+        } else {
+            let output = output.unwrap_or_else(|| embedding.clone());
+            let output = Tensor::from_vec(output, (shape.vocab, shape.width), &Device::Cpu)?;
+            Some(FrozenVocab { embedding, output })
+        };
+        let tensors = shape.tensors();
+        if tensors.len() != weights.len() {
+            candle_core::bail!("{} tensors, not {}", weights.len(), tensors.len());
+        }
+        for ((name, sizes), weights) in tensors.iter().zip(&weights) {
             if sizes.iter().product::<usize>() != weights.len() {
                 candle_core::bail!("{name} has {} numbers, not {sizes:?}", weights.len());
             }
@@ -70,7 +88,7 @@ impl<F: Real> Student<F> {
         let window = shape.window.as_ref();
         let window_rotary =
             window.map(|window| Rotary::new::<F>(&shape, window.base, len)).transpose()?;
-        Ok(Self { shape, embedding, output, rotary, window_rotary, weights })
+        Ok(Self { shape, frozen, rotary, window_rotary, weights })
     }
 
     /// Its sizes.
@@ -83,9 +101,10 @@ impl<F: Real> Student<F> {
     /// # Errors
     /// If a token is not in the vocabulary, or a sequence longer than was said.
     pub fn measure(&self, batch: &Batch, compare: Compare<'_, F>) -> Result<Vec<Measures>> {
-        let tensors = self.tensors(|data, sizes| Tensor::from_slice(data, sizes, &Device::Cpu))?;
-        let rows = self.rows(batch, &tensors)?;
-        Ok(self.head(&rows, compare)?.0)
+        let tensors = self.inner_tensors(constant)?;
+        let stream = constant(&self.embedded(batch)?, &[batch.tokens.len(), self.shape.width])?;
+        let rows = self.rows(batch, stream, &tensors)?;
+        Ok(self.head(&rows, compare, None)?.0)
     }
 
     /// Compares the rows of a batch, and adds the slopes by all weights to `gradients`.
@@ -98,44 +117,63 @@ impl<F: Real> Student<F> {
         compare: Compare<'_, F>,
         gradients: &mut [Vec<F>],
     ) -> Result<Vec<Measures>> {
-        let variable = |data: &[F], sizes: &[usize]| {
-            Ok(Var::from_slice(data, sizes, &Device::Cpu)?.into_inner())
+        let tensors = self.inner_tensors(variable)?;
+        let sizes = [batch.tokens.len(), self.shape.width];
+        let stream = match &self.frozen {
+            Some(_) => constant(&self.embedded(batch)?, &sizes)?,
+            None => variable(&self.embedded(batch)?, &sizes)?,
         };
-        let tensors = self.tensors(variable)?;
-        let rows = self.rows(batch, &tensors)?;
-        let (found, slopes) = self.head(&rows.detach(), compare)?;
+        let rows = self.rows(batch, stream.clone(), &tensors)?;
+        let (inner, vocab) = gradients.split_at_mut(tensors.len());
+        let by_output = vocab.last_mut().map(|it| &mut it[..]);
+        let (found, slopes) = self.head(&rows.detach(), compare, by_output)?;
         // Its slope by the rows is what the head found.
         let store = (rows * slopes)?.sum_all()?.backward()?;
-        for ((tensor, gradient), (name, _)) in
-            tensors.iter().zip(gradients).zip(self.shape.tensors())
-        {
-            let Some(slope) = store.get(tensor) else {
-                candle_core::bail!("{name} got no gradient");
-            };
-            for (sum, slope) in gradient.iter_mut().zip(slope.flatten_all()?.to_vec1::<F>()?) {
-                *sum += slope;
+        let slope = |tensor: &Tensor, name: &str| match store.get(tensor) {
+            Some(slope) => slope.flatten_all()?.to_vec1::<F>(),
+            None => candle_core::bail!("{name} got no gradient"),
+        };
+        for ((tensor, gradient), (name, _)) in tensors.iter().zip(inner).zip(self.shape.tensors()) {
+            add(gradient, &slope(tensor, &name)?);
+        }
+        if let Some(gradient) = vocab.first_mut() {
+            let width = self.shape.width;
+            let by_stream = slope(&stream, EMBEDDING)?;
+            for (&token, slope) in batch.tokens.iter().zip(by_stream.chunks(width)) {
+                add(&mut gradient[token as usize * width..][..width], slope);
             }
         }
         Ok(found)
     }
 
-    /// The weights as tensors.
-    fn tensors(&self, make: impl Fn(&[F], &[usize]) -> Result<Tensor>) -> Result<Vec<Tensor>> {
-        let shapes = self.shape.tensors();
-        self.weights.iter().zip(&shapes).map(|(data, (_, sizes))| make(data, sizes)).collect()
+    /// The weights of blocks and the last norm as tensors.
+    fn inner_tensors(
+        &self,
+        make: impl Fn(&[F], &[usize]) -> Result<Tensor>,
+    ) -> Result<Vec<Tensor>> {
+        let shapes = self.shape.tensors().into_iter().take(self.shape.inner_tensors());
+        self.weights.iter().zip(shapes).map(|(data, (_, sizes))| make(data, &sizes)).collect()
     }
 
-    /// What goes into the output for each row that is asked for.
-    fn rows(&self, batch: &Batch, weights: &[Tensor]) -> Result<Tensor> {
+    /// The embeddings of a batch's tokens.
+    fn embedded(&self, batch: &Batch) -> Result<Vec<F>> {
         let Shape { width, vocab, .. } = self.shape;
+        let embedding = match &self.frozen {
+            Some(frozen) => &frozen.embedding,
+            None => &self.weights[self.shape.inner_tensors()],
+        };
         let mut stream = Vec::with_capacity(batch.tokens.len() * width);
         for &token in &batch.tokens {
             if token as usize >= vocab {
                 candle_core::bail!("token {token} is not in a vocabulary of {vocab}");
             }
-            stream.extend_from_slice(&self.embedding[token as usize * width..][..width]);
+            stream.extend_from_slice(&embedding[token as usize * width..][..width]);
         }
-        let mut stream = Tensor::from_vec(stream, (batch.tokens.len(), width), &Device::Cpu)?;
+        Ok(stream)
+    }
+
+    /// What goes into the output for each row that is asked for.
+    fn rows(&self, batch: &Batch, mut stream: Tensor, weights: &[Tensor]) -> Result<Tensor> {
         if self.shape.embedding_scale != 1.0 {
             stream = (stream * self.shape.embedding_scale)?;
         }
@@ -154,21 +192,53 @@ impl<F: Real> Student<F> {
         norm(&stream.index_select(&asked, 0)?, &weights[weights.len() - 1], self.shape.epsilon)
     }
 
-    /// Logits, some rows at a time: what the comparison found, and its slope by the rows that go in.
-    fn head(&self, rows: &Tensor, compare: Compare<'_, F>) -> Result<(Vec<Measures>, Tensor)> {
+    /// Logits, some rows at a time: what the comparison found, and its slope by the rows that go in. The
+    /// slope by the output is added to `by_output`.
+    fn head(
+        &self,
+        rows: &Tensor,
+        compare: Compare<'_, F>,
+        mut by_output: Option<&mut [F]>,
+    ) -> Result<(Vec<Measures>, Tensor)> {
         let (count, vocab) = (rows.dim(0)?, self.shape.vocab);
         let (mut found, mut slopes) = (Vec::with_capacity(count), Vec::new());
-        let turned = self.output.t()?;
+        let output = match (&self.frozen, self.weights.last()) {
+            (Some(frozen), _) => frozen.output.clone(),
+            (None, weights) => {
+                let weights = weights.map_or(&[][..], |it| it);
+                Tensor::from_slice(weights, (vocab, self.shape.width), &Device::Cpu)?
+            }
+        };
+        let turned = output.t()?;
         for start in (0..count).step_by(HEAD_ROWS) {
             let len = HEAD_ROWS.min(count - start);
-            let logits = rows.narrow(0, start, len)?.matmul(&turned)?;
+            let some = rows.narrow(0, start, len)?;
+            let logits = some.matmul(&turned)?;
             let mut logits = logits.flatten_all()?.to_vec1::<F>()?;
             let each = logits.par_chunks_mut(vocab).enumerate();
             found.par_extend(each.map(|(at, logits)| compare(start + at, logits)));
             let by_logits = Tensor::from_vec(logits, (len, vocab), &Device::Cpu)?;
-            slopes.push(by_logits.matmul(&self.output)?);
+            slopes.push(by_logits.matmul(&output)?);
+            if let Some(sum) = &mut by_output {
+                add(sum, &by_logits.t()?.matmul(&some)?.flatten_all()?.to_vec1::<F>()?);
+            }
         }
         Ok((found, Tensor::cat(&slopes, 0)?))
+    }
+}
+
+fn constant<F: Real>(data: &[F], sizes: &[usize]) -> Result<Tensor> {
+    Tensor::from_slice(data, sizes, &Device::Cpu)
+}
+
+/// A tensor that gets a gradient.
+fn variable<F: Real>(data: &[F], sizes: &[usize]) -> Result<Tensor> {
+    Ok(Var::from_slice(data, sizes, &Device::Cpu)?.into_inner())
+}
+
+fn add<F: Real>(sums: &mut [F], numbers: &[F]) {
+    for (sum, &number) in sums.iter_mut().zip(numbers) {
+        *sum += number;
     }
 }
 

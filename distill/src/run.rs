@@ -21,6 +21,7 @@ use forerun_distill::rows::{Rows, Text};
 use forerun_distill::sealed::{beside, sha256_of};
 use forerun_distill::speedup::Forecast;
 use forerun_distill::train::{Plan, Point, Trainer, len_max, memory};
+use forerun_distill::transplant::transplant;
 use forerun_distill::words::Words;
 use forerun_lab::{Span, bytes, file_name};
 use forerun_llama::{Model, ModelFile, ModelOptions};
@@ -44,25 +45,32 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     let checkpoint = beside(&flags.output, "checkpoint");
     check(flags, &checkpoint)?;
     let file = ModelFile::open(origin)?;
-    let keep = flags.keep_blocks.as_ref().map(|blocks| &blocks.0[..]);
     if flags.no_training {
-        let student = gguf::student(&file, keep, 1)?;
+        let student = gguf::student(&file, flags.chosen(), 1)?;
         gguf::export(&student, &file, &flags.output, flags.format)?;
         say(&format!("wrote {}", described(&flags.output)));
         return Ok(ExitCode::SUCCESS);
     }
-    let shape = gguf::shape(&file)?;
-    let kept = gguf::kept(&shape, keep)?;
-    let (vocab, words) = words(flags, shape.vocab)?;
+    let mut shape = gguf::chosen(&file, flags.chosen())?;
+    let (vocab, words) = words(flags, flags.student.as_deref(), shape.vocab)?;
+    if let Some(size) = flags.transplant {
+        shape.vocab = size.min(vocab);
+    }
+    let own_words = words.is_some() && flags.transplant.is_none() || shape.vocab < vocab;
+    ensure!(
+        !own_words || flags.training.on_policy == 0.0,
+        "{}: it has another vocabulary than the target: --on-policy is for students with the same",
+        origin.display()
+    );
     let source = data::Source::new(flags, vocab)?;
-    let written = source.size() + disk::written(&kept);
+    let written = source.size() + disk::written(&shape);
     disk::check(&flags.output, written)?;
-    let needed = memory(&kept, source.row_count(), &source.settings, flags.training.batch_tokens);
+    let needed = memory(&shape, source.row_count(), &source.settings, flags.training.batch_tokens);
     say(&format!(
         "{} of {} blocks, {:.1} million weights to train; this takes up to {} of memory and {} of disk",
-        kept.blocks,
         shape.blocks,
-        kept.trained() as f64 / 1e6,
+        gguf::shape(&file)?.blocks,
+        shape.trained() as f64 / 1e6,
         bytes(needed as u64),
         bytes(written)
     ));
@@ -71,8 +79,12 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(INTERRUPTED));
     };
     say(&format!("{} rows; {} are held out", rows.row_count(false), rows.row_count(true)));
-    let student = gguf::student(&file, keep, len_max(&rows, words.as_ref()))?;
-    let mut trainer = Trainer::new(plan(flags, &rows, origin)?, &rows, student, words);
+    let Origin { file, words, sha256 } = match flags.transplant {
+        Some(size) => transplanted(flags, &rows, size)?,
+        None => Origin { file, words, sha256: sha256_of(origin)? },
+    };
+    let student = gguf::student(&file, flags.chosen(), len_max(&rows, words.as_ref()))?;
+    let mut trainer = Trainer::new(plan(flags, &rows, &sha256)?, &rows, student, words);
     if flags.resume {
         trainer.load(&checkpoint)?;
     }
@@ -132,13 +144,35 @@ fn watched() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn plan(flags: &Flags, rows: &Rows, source: &Path) -> anyhow::Result<Plan> {
+/// What a student is made from.
+struct Origin {
+    file: ModelFile,
+    /// How the target's texts are written in its tokens, if it has others.
+    words: Option<Words>,
+    sha256: String,
+}
+
+/// The student's file with the target's vocabulary. It is read, and not left on the disk.
+fn transplanted(flags: &Flags, rows: &Rows, size: usize) -> anyhow::Result<Origin> {
+    let path = beside(&flags.output, "transplanted");
+    // What an earlier run may have left.
+    let _ = std::fs::remove_file(&path);
+    let donor = flags.student.as_deref().context("--transplant needs --student")?;
+    let result = transplant((donor, &flags.model), &rows.texts, size, &path).and_then(|()| {
+        let file = ModelFile::open(&path)?;
+        let (_, words) = words(flags, Some(&path), 0)?;
+        Ok(Origin { file, words, sha256: sha256_of(&path)? })
+    });
+    let _ = std::fs::remove_file(&path);
+    result
+}
+
+fn plan(flags: &Flags, rows: &Rows, student: &str) -> anyhow::Result<Plan> {
     let training = &flags.training;
     let usual = match flags.data.temp > 0.0 {
         true => Divergence::Jsd,
         false => Divergence::ForwardKl,
     };
-    let kept = flags.keep_blocks.as_ref().map(|blocks| &blocks.0);
     Ok(Plan {
         divergence: training.loss.unwrap_or(usual),
         rate: training.rate,
@@ -149,26 +183,25 @@ fn plan(flags: &Flags, rows: &Rows, source: &Path) -> anyhow::Result<Plan> {
         patience: training.patience,
         on_policy: training.on_policy,
         seed: flags.seed,
-        of: format!("{} {kept:?} {}", sha256_of(source)?, serde_json::to_string(&rows.settings)?),
+        of: format!("{student} {:?} {}", flags.chosen(), serde_json::to_string(&rows.settings)?),
     })
 }
 
-/// Tokens of the target's vocabulary, and how they are written in the student's if it has others.
-fn words(flags: &Flags, student_len: usize) -> anyhow::Result<(usize, Option<Words>)> {
-    let Some(path) = &flags.student else { return Ok((student_len, None)) };
+/// Tokens of the target's vocabulary, and how they are written in the student's if it has others. Without a
+/// student of its own, the target is one, with `len` tokens.
+fn words(
+    flags: &Flags,
+    student: Option<&Path>,
+    len: usize,
+) -> anyhow::Result<(usize, Option<Words>)> {
+    let Some(path) = student else { return Ok((len, None)) };
     let load = |path: &Path| Model::load(ModelOptions::new(path));
     let (target, student) = (load(&flags.model)?, load(path)?);
     let words = Words::between(
         (target.vocab(), target.vocab_len()),
         (student.vocab(), student.vocab_len()),
     );
-    let words = words.with_context(|| format!("{}", path.display()))?;
-    ensure!(
-        words.is_none() || flags.training.on_policy == 0.0,
-        "{}: it has another vocabulary than the target: --on-policy is for students with the same",
-        path.display()
-    );
-    Ok((target.vocab_len(), words))
+    Ok((target.vocab_len(), words.with_context(|| format!("{}", path.display()))?))
 }
 
 /// What passes of the target and of the student take. Its weights make no difference to that, so the

@@ -53,6 +53,10 @@ pub struct Point {
     pub overlap: f64,
     /// Share of rows whose likeliest token is the target's.
     pub agreement: f64,
+    /// Standard errors of the last two over the texts: other prompts would give other figures.
+    pub overlap_error: f64,
+    /// See `overlap_error`.
+    pub agreement_error: f64,
     /// How often a drafted token is accepted: the overlap, or the agreement at temperature 0.
     pub accepted: f64,
     /// Divergence of what was learned from since the point before, as it was when it was.
@@ -216,7 +220,8 @@ impl<'a> Trainer<'a> {
     pub fn measure(&mut self) -> candle_core::Result<Point> {
         let Plan { divergence, batch_tokens, .. } = self.plan;
         let words = self.words.as_ref();
-        let found = measure(&self.student, self.rows, words, (divergence, batch_tokens))?;
+        let HeldOut { mean: found, error } =
+            measure(&self.student, self.rows, words, (divergence, batch_tokens))?;
         let Progress { step, rows, learned_loss, .. } = self.progress;
         let learned = rows - self.progress.curve.last().map_or(0, |it| it.rows);
         let point = Point {
@@ -225,6 +230,8 @@ impl<'a> Trainer<'a> {
             loss: found.loss,
             overlap: found.overlap,
             agreement: found.agreement,
+            overlap_error: error.overlap,
+            agreement_error: error.agreement,
             accepted: match self.rows.settings.temperature > 0.0 {
                 true => found.overlap,
                 false => found.agreement,
@@ -452,7 +459,16 @@ impl<'a> Lesson<'a> {
     }
 }
 
-/// What a student's rows come to on the texts that are held out, in batches of so many tokens.
+/// What a student's rows come to on the texts that are held out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeldOut {
+    /// The mean over all rows.
+    pub mean: Measures,
+    /// Its standard errors over the texts.
+    pub error: Measures,
+}
+
+/// Measures a student on the texts that are held out, in batches of so many tokens.
 ///
 /// # Errors
 /// If a text does not fit the student.
@@ -461,25 +477,48 @@ pub fn measure(
     rows: &Rows,
     words: Option<&Words>,
     (divergence, batch_tokens): (Divergence, usize),
-) -> candle_core::Result<Measures> {
+) -> candle_core::Result<HeldOut> {
     let held_out = rows.texts.iter().enumerate().filter(|(_, text)| text.held_out);
     let order: Vec<usize> = held_out.map(|(place, _)| place).collect();
     let by = By { divergence, temperature: rows.settings.row_temperature(), weight: 0.0 };
-    let mut found = Vec::new();
+    let mut of_texts: Vec<Vec<Measures>> = Vec::new();
     let len = |place: usize| student_len(&rows.texts[place], words);
     for batch in packed(&order, len, batch_tokens) {
         let texts: Vec<&Text> = batch.iter().map(|&text| &rows.texts[text]).collect();
         let lesson = Lesson::new(texts, words);
         let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
-        found.extend(student.measure(&lesson.batch, &ask)?);
+        let found = student.measure(&lesson.batch, &ask)?;
+        let before = of_texts.len();
+        of_texts.resize_with(before + batch.len(), Vec::new);
+        for (found, (text, _)) in found.into_iter().zip(&lesson.asked) {
+            of_texts[before + text].push(found);
+        }
     }
-    Ok(Measures::mean(&found))
+    let mean = Measures::mean(&of_texts.concat());
+    Ok(HeldOut { mean, error: standard_error(&of_texts, mean) })
+}
+
+/// How far the mean of all rows would stray with other texts: rows of one text are alike.
+fn standard_error(of_texts: &[Vec<Measures>], mean: Measures) -> Measures {
+    let rows = of_texts.iter().map(Vec::len).sum::<usize>().max(1) as f64;
+    let count = of_texts.len() as f64;
+    let error = |of: fn(&Measures) -> f64| {
+        let gap = |text: &Vec<Measures>| text.iter().map(|it| of(it) - of(&mean)).sum::<f64>();
+        let squares: f64 = of_texts.iter().map(|text| gap(text).powi(2)).sum();
+        (squares * count / (count - 1.0).max(1.0)).sqrt() / rows
+    };
+    Measures {
+        loss: error(|it| it.loss),
+        overlap: error(|it| it.overlap),
+        agreement: error(|it| it.agreement),
+    }
 }
 
 /// Bytes that training takes at most, with so many rows.
 pub fn memory(student: &Shape, rows: usize, settings: &Settings, batch_tokens: usize) -> usize {
     // Weights, again as candle's, gradients twice, two means, the best, and embeddings and output twice.
-    let weights = 7 * student.trained() + 4 * student.vocab * student.width;
+    let vocab = if student.trained_vocab.is_some() { 2 } else { 4 } * student.vocab * student.width;
+    let weights = 7 * student.trained() + vocab;
     let listed = rows * 2 * settings.listed;
     // Of the block that is being run there is about as much again.
     let kept = batch_tokens.max(settings.len)

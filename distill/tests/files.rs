@@ -10,18 +10,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{BASE, engine_options, folder, load, model_path, tokens};
-use forerun_decode::{Branch, Engine, Keep, Output, Rows, Slot, Step, Token};
+use forerun_decode::{Branch, Engine, Keep, Output, Rows, Slot, Step, Token, VocabMap};
 use forerun_distill::collect::{Collected, Running, Watch, collect};
-use forerun_distill::gguf;
+use forerun_distill::gguf::{self, Chosen};
 use forerun_distill::loss::{Divergence, Measures};
 use forerun_distill::model::{Batch, Student};
 use forerun_distill::rows::{Rows as Texts, Settings, Text};
 use forerun_distill::train::{len_max, measure};
+use forerun_distill::transplant::transplant;
 use forerun_distill::words::Words;
 use forerun_lab::prompts::{self, Prompt};
 use forerun_llama::{
     CacheType, EngineOptions, FlashAttention, LlamaEngine, Model, ModelFile, QuantizeType, trim,
 };
+
+fn kept(blocks: &[usize]) -> Chosen<'_> {
+    Chosen { blocks: Some(blocks), ..Chosen::default() }
+}
 
 /// llama.cpp's row after each token but the first, as a path above it.
 fn rows(model: &Model, tokens: &[Token]) -> Vec<Vec<f32>> {
@@ -81,7 +86,7 @@ fn a_student_s_rows_are_those_of_llama_cpp() {
         let path = model_path(&format!("zoo/{architecture}.gguf"));
         let (model, file) = (load(&path), ModelFile::open(&path).unwrap());
         let tokens = tokens(&model);
-        let student = gguf::student(&file, None, tokens.len()).unwrap();
+        let student = gguf::student(&file, Chosen::default(), tokens.len()).unwrap();
         let gap = apart(&student_rows(&student, &tokens), &rows(&model, &tokens));
         assert!(gap < 0.03, "{architecture}: {gap}");
     }
@@ -93,7 +98,7 @@ fn a_quantised_model_is_read_as_llama_cpp_reads_it() {
     let path = model_path(BASE);
     let (model, file) = (load(&path), ModelFile::open(&path).unwrap());
     let tokens = tokens(&model);
-    let student = gguf::student(&file, None, tokens.len()).unwrap();
+    let student = gguf::student(&file, Chosen::default(), tokens.len()).unwrap();
     let gap = apart(&student_rows(&student, &tokens), &rows(&model, &tokens));
     assert!(gap < 0.06, "{gap}");
 }
@@ -103,7 +108,7 @@ fn blocks_that_are_kept_make_the_model_that_prune_py_makes() {
     let (from, out) = (model_path(BASE), folder("kept").join("draft.gguf"));
     let file = ModelFile::open(&from).unwrap();
     let blocks: Vec<usize> = (0..8).collect();
-    let student = gguf::student(&file, Some(&blocks), 1).unwrap();
+    let student = gguf::student(&file, kept(&blocks), 1).unwrap();
     for format in [QuantizeType::BF16, QuantizeType::Q8_0] {
         gguf::export(&student, &file, &out, format).unwrap();
         let (made, expected) = (load(&out), load(&model_path("SmolLM2-pruned-8+0.gguf")));
@@ -126,7 +131,7 @@ fn blocks_of_a_gemma_keep_what_they_see() {
     let file = ModelFile::open(&from).unwrap();
     for (blocks, name) in [([0, 1], "both"), ([1, 2], "last")] {
         let out = folder("gemma").join(name);
-        let student = gguf::student(&file, Some(&blocks), 256).unwrap();
+        let student = gguf::student(&file, kept(&blocks), 256).unwrap();
         gguf::export(&student, &file, &out, QuantizeType::F32).unwrap();
         let made = load(&out);
         let tokens = tokens(&made);
@@ -140,13 +145,64 @@ fn blocks_of_a_gemma_keep_what_they_see() {
 fn what_cannot_be_trained_is_refused_by_name() {
     let refused = |name: &str, blocks: Option<&[usize]>| {
         let file = ModelFile::open(&model_path(name)).unwrap();
-        gguf::student(&file, blocks, 1).unwrap_err().to_string()
+        gguf::student(&file, Chosen { blocks, ..Chosen::default() }, 1).unwrap_err().to_string()
     };
     assert!(refused("zoo/phi3.gguf", None).contains("phi3"));
     assert!(refused("zoo/qwen3moe.gguf", None).contains("qwen3moe"));
     assert!(refused(BASE, Some(&[0, 30])).contains("no block 30"));
     assert!(refused(BASE, Some(&[3, 1])).contains("rising order"));
     assert!(refused(BASE, Some(&[])).contains("one block"));
+}
+
+#[test]
+fn a_transplanted_student_has_the_target_s_tokens_and_says_the_same_by_those_it_had() {
+    let target = model_path("zoo/llama.gguf");
+    let folder = folder("transplanted");
+    let [cut, all, some] = ["cut", "all", "some"].map(|name| folder.join(name));
+    trim(&target, &cut, 280, None).unwrap();
+    let model = load(&target);
+    let tokens = tokens(&model);
+    let text = Text { tokens: tokens.iter().map(|it| it.0).collect(), ..Text::default() };
+
+    // With the whole vocabulary, tokens that the donor had go in and come out as they did.
+    transplant((&cut, &target), &[text.clone()], usize::MAX, &all).unwrap();
+    let (donor, whole) = (load(&cut), load(&all));
+    assert_eq!(whole.vocab_len(), model.vocab_len());
+    assert_eq!(whole.chat_template(), model.chat_template());
+    let map = VocabMap::between(model.vocab(), donor.vocab()).unwrap();
+    assert!(!map.is_identity());
+    let shared: Vec<Token> =
+        tokens.iter().copied().filter(|&it| map.to_draft(it).is_some()).collect();
+    let spelled: Vec<Token> = shared.iter().filter_map(|&it| map.to_draft(it)).collect();
+    let of_donor: Vec<Vec<f32>> = rows(&donor, &spelled)
+        .iter()
+        .map(|row| {
+            let mut own = Vec::new();
+            map.translate_row(row, &mut own);
+            own
+        })
+        .collect();
+    let mut of_whole = rows(&whole, &shared);
+    for row in &mut of_whole {
+        for (token, logit) in (0..).map(Token).zip(row) {
+            if map.to_draft(token).is_none() {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    let gap = apart(&of_donor, &of_whole);
+    assert!(gap < 1e-4, "{gap}");
+
+    // With a part of it, those stay that the texts use.
+    transplant((&cut, &target), &[text.clone()], 285, &some).unwrap();
+    let part = load(&some);
+    assert_eq!(part.vocab_len(), 285);
+    let map = VocabMap::between(model.vocab(), part.vocab()).unwrap();
+    assert!(tokens.iter().all(|&token| map.to_draft(token).is_some()), "all of the text");
+    assert!(
+        transplant((&cut, &target), &[text.clone()], 285, &some).is_err(),
+        "it would replace a file"
+    );
 }
 
 /// Stops after some groups.
@@ -213,8 +269,8 @@ fn the_target_with_a_trimmed_vocabulary_lacks_what_was_cut_and_nothing_else() {
     let words =
         Words::between((target.vocab(), target.vocab_len()), (small.vocab(), small.vocab_len()));
     let words = words.unwrap().unwrap();
-    let student = gguf::student(&file, None, len_max(&rows, Some(&words))).unwrap();
-    let found = measure(&student, &rows, Some(&words), (Divergence::Tv, 512)).unwrap();
+    let student = gguf::student(&file, Chosen::default(), len_max(&rows, Some(&words))).unwrap();
+    let found = measure(&student, &rows, Some(&words), (Divergence::Tv, 512)).unwrap().mean;
     // Its rows are the target's, scaled up to one: of each token they overlap in the target's share.
     let held_out = rows.texts.iter().filter(|it| it.held_out);
     let kept: Vec<f64> = held_out

@@ -274,6 +274,26 @@ fn a_student_with_a_trimmed_vocabulary_is_trained() {
 }
 
 #[test]
+fn a_student_with_a_transplanted_vocabulary_is_trained_with_its_embeddings() {
+    let runs = Runs::new("transplanted", &["--epochs", "6", "--rows", "all.rows"]);
+    trim(&model_path("zoo/llama.gguf"), &runs.file("cut.gguf"), 280, None).unwrap();
+    let student = ["--student", "cut.gguf"];
+    let said = runs.done("draft.gguf", &[&student[..], &["--transplant", "285"]].concat());
+    let curve = overlaps(&said);
+    assert!(curve.last().unwrap() > &(curve[0] + 0.05), "{curve:?}");
+    assert_eq!(load(&runs.file("draft.gguf")).vocab_len(), 285);
+    assert!(!runs.file("draft.gguf.transplanted").exists());
+    // With all tokens it is as if it had always had them: it may write its own texts.
+    let own = ["--transplant", "1000000", "--on-policy", "0.5"];
+    let said = runs.done("all.gguf", &[&student[..], &own].concat());
+    assert!(said.contains("epoch 2: the student wrote"), "{said}");
+    let target = load(&model_path("zoo/llama.gguf"));
+    assert_eq!(load(&runs.file("all.gguf")).vocab_len(), target.vocab_len());
+    let refused = runs.refused("no.gguf", &[&student[..], &["--transplant", "5"]].concat());
+    assert!(refused.contains("out of range"), "{refused}");
+}
+
+#[test]
 fn rows_of_other_settings_and_outputs_that_exist_are_refused_with_what_to_do() {
     let runs = Runs::new("refused", &["--epochs", "1", "--rows", "all.rows"]);
     let refused = runs.refused("draft.gguf", &["--resume"]);

@@ -35,7 +35,7 @@ pub use options::{
 pub use quantize::{QuantizeError, quantize};
 pub use setup::SetupError;
 pub use token_names::TokenNames;
-pub use trim::{TrimError, Trimmed, trim};
+pub use trim::{TrimError, Trimmed, transplant, trim};
 pub use vocab::Vocab;
 pub use weights::QuantizeType;
 

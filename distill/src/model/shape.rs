@@ -29,6 +29,15 @@ pub struct Window {
     pub blocks: Vec<bool>,
 }
 
+/// Embeddings and output that are trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrainedVocab {
+    /// One tensor is both.
+    Tied,
+    /// There is one of each.
+    Separate,
+}
+
 /// The sizes of a student, and what is particular to its architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
@@ -64,6 +73,8 @@ pub struct Shape {
     pub epsilon: f64,
     /// Blocks that see the last tokens alone.
     pub window: Option<Window>,
+    /// Embeddings and output, if they are trained too.
+    pub trained_vocab: Option<TrainedVocab>,
 }
 
 /// The trained tensors of a block, in their order.
@@ -131,6 +142,10 @@ impl Part {
 
 /// The name of the last norm's weight.
 pub const OUTPUT_NORM: &str = "output_norm.weight";
+/// What tokens are read by.
+pub const EMBEDDING: &str = "token_embd.weight";
+/// What they are said by, if that is another tensor.
+pub const OUTPUT: &str = "output.weight";
 
 impl Shape {
     fn queries(&self) -> usize {
@@ -173,7 +188,18 @@ impl Shape {
             self.parts().map(move |part| (block_name(block, part.name()), self.sizes(part)))
         };
         let last = (OUTPUT_NORM.to_owned(), vec![self.width]);
-        (0..self.blocks).flat_map(block).chain([last]).collect()
+        let vocab = match self.trained_vocab {
+            None => &[][..],
+            Some(TrainedVocab::Tied) => &[EMBEDDING],
+            Some(TrainedVocab::Separate) => &[EMBEDDING, OUTPUT],
+        };
+        let vocab = vocab.iter().map(|&name| (name.to_owned(), vec![self.vocab, self.width]));
+        (0..self.blocks).flat_map(block).chain([last]).chain(vocab).collect()
+    }
+
+    /// How many of the trained tensors are neither embeddings nor output. Those come last.
+    pub(super) fn inner_tensors(&self) -> usize {
+        self.blocks * self.parts().count() + 1
     }
 
     /// The names of a block's tensors, without the block's number.

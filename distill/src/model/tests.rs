@@ -25,6 +25,7 @@ fn llama() -> Shape {
         base: 100.0,
         epsilon: 1e-5,
         window: None,
+        trained_vocab: None,
     }
 }
 
@@ -50,13 +51,15 @@ fn gemma3() -> Shape {
 fn student(shape: Shape, tied: bool) -> Student<f64> {
     let vocab = shape.vocab * shape.width;
     let tensors = shape.tensors();
-    let weights = tensors.iter().enumerate().map(|(at, (name, sizes))| {
+    let inner = tensors.iter().take(shape.inner_tensors());
+    let weights = inner.enumerate().map(|(at, (name, sizes))| {
         let centre = if name.contains("norm") { 1.0 } else { 0.0 };
         let count = sizes.iter().product();
         numbers(count, at as f64 + 1.0, 0.5).into_iter().map(|it| centre + it).collect()
     });
     let output = (!tied).then(|| numbers(vocab, 0.7, 1.0));
-    Student::new(shape.clone(), numbers(vocab, 0.3, 1.0), output, weights.collect(), 16).unwrap()
+    let weights = weights.collect();
+    Student::new(shape, (numbers(vocab, 0.3, 1.0), output), weights, 16).unwrap()
 }
 
 /// Two sequences of different lengths; the first tokens of each are a prompt.
@@ -82,7 +85,16 @@ fn zeros(student: &Student<f64>) -> Vec<Vec<f64>> {
 
 #[test]
 fn gradients_of_all_weights_are_those_of_differences() {
-    for (shape, tied) in [(llama(), true), (qwen2(), false), (qwen3(), true), (gemma3(), false)] {
+    let tied = Shape { trained_vocab: Some(TrainedVocab::Tied), ..gemma3() };
+    let separate = Shape { trained_vocab: Some(TrainedVocab::Separate), ..llama() };
+    for (shape, tied) in [
+        (llama(), true),
+        (qwen2(), false),
+        (qwen3(), true),
+        (gemma3(), false),
+        (tied, true),
+        (separate, false),
+    ] {
         let mut student = student(shape, tied);
         let compare = ask(Divergence::Jsd);
         let mut gradients = zeros(&student);

@@ -21,7 +21,10 @@ pub(super) struct Run<'a> {
     pub(super) forecast: &'a Forecast,
 }
 
-const WORDS: [(&str, &str); 5] = [
+/// Standard errors to either side that hold 95 %.
+const USUAL: f64 = 1.96;
+
+const WORDS: [(&str, &str); 6] = [
     (
         "overlap",
         "The sum of the smaller of both models' probabilities of each token: the probability that a \
@@ -31,6 +34,11 @@ const WORDS: [(&str, &str); 5] = [
     (
         "the same token likeliest",
         "Share of positions where both models find the same token likeliest: acceptance at temperature 0.",
+    ),
+    (
+        "±",
+        "To either side of it are 95 % of what other prompts of the kind would give, by the spread over the \
+         texts that are held out. It says nothing about another training.",
     ),
     (
         "loss",
@@ -103,12 +111,16 @@ impl Run<'_> {
         let forecast = self.forecast.best(best.accepted);
         vec![
             format!(
-                "Overlap of what is held out: {:.3}, {:.3} at the start.",
-                best.overlap, first.overlap
+                "Overlap of what is held out: {:.3} ± {:.3}, {:.3} at the start.",
+                best.overlap,
+                USUAL * best.overlap_error,
+                first.overlap
             ),
             format!(
-                "The same token likeliest: {:.3}, {:.3} at the start.",
-                best.agreement, first.agreement
+                "The same token likeliest: {:.3} ± {:.3}, {:.3} at the start.",
+                best.agreement,
+                USUAL * best.agreement_error,
+                first.agreement
             ),
             format!(
                 "Predicted speedup: {:.2} with drafts of {}. Measure it with forerun tune.",
@@ -133,8 +145,8 @@ impl Run<'_> {
                 point.rows.to_string(),
                 format!("{:.4}", point.loss),
                 point.learned_loss.map_or("–".to_owned(), |it| format!("{it:.4}")),
-                format!("{:.4}", point.overlap),
-                format!("{:.4}", point.agreement),
+                format!("{:.4} ± {:.4}", point.overlap, USUAL * point.overlap_error),
+                format!("{:.4} ± {:.4}", point.agreement, USUAL * point.agreement_error),
                 format!("{:.2}", self.speedup(point)),
             ]
         };

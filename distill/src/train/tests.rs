@@ -23,6 +23,7 @@ fn student() -> Student<f32> {
         base: 1000.0,
         epsilon: 1e-5,
         window: None,
+        trained_vocab: None,
     };
     let numbers = |count: usize, seed: usize, spread: f32| {
         (0..count).map(|at| spread * ((at * 37 + seed * 101) as f32 * 0.71).sin()).collect()
@@ -35,7 +36,7 @@ fn student() -> Student<f32> {
         });
     let weights = weights.collect();
     let embedding = numbers(shape.vocab * shape.width, 99, 1.0);
-    Student::new(shape, embedding, None, weights, 32).unwrap()
+    Student::new(shape, (embedding, None), weights, 32).unwrap()
 }
 
 /// Texts in which each token is followed by a certain other four times out of five.
@@ -105,7 +106,7 @@ fn training_raises_the_overlap_of_what_is_held_out() {
         trainer.measure().unwrap();
         let (first, last) = (trainer.progress.curve[0], *trainer.progress.best().unwrap().0);
         assert!(last.overlap > first.overlap + 0.25, "{divergence:?}: {first:?} {last:?}");
-        let best = measure(trainer.best_student(), &rows, None, (divergence, 40)).unwrap();
+        let best = measure(trainer.best_student(), &rows, None, (divergence, 40)).unwrap().mean;
         assert_eq!(best.overlap, last.overlap, "the best weights are kept");
     }
 }
@@ -244,4 +245,17 @@ fn it_ends_when_measurements_are_no_better() {
     assert!(!trainer.is_done());
     trainer.progress.curve.push(point(0.4));
     assert!(trainer.is_done());
+}
+
+#[test]
+fn texts_count_by_their_rows_and_stray_as_wholes() {
+    let rows =
+        |overlap: f64, count: usize| vec![Measures { overlap, ..Measures::default() }; count];
+    let texts = [rows(0.2, 10), rows(0.6, 10)];
+    let mean = Measures::mean(&texts.concat());
+    let error = standard_error(&texts, mean);
+    // Two texts, 0.2 to either side: as of two numbers, not of twenty.
+    assert!((error.overlap - 0.2).abs() < 1e-12, "{error:?}");
+    let same = [rows(0.4, 3), rows(0.4, 9)];
+    assert!(standard_error(&same, Measures::mean(&same.concat())).overlap < 1e-12);
 }

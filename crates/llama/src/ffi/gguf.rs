@@ -303,36 +303,40 @@ impl<'a> Sink<'a> {
         unsafe { sys::gguf_add_tensor(self.raw.as_ptr(), tensor.as_ptr()) };
     }
 
-    /// Adds all tensors of the source; of those that are named, the given rows alone.
-    pub(crate) fn add_tensors(&mut self, names: &[&str], rows: &[usize]) {
-        let (file, tensors) = (self.source.raw.as_ptr(), self.source.tensors.as_ptr());
-        // SAFETY: the file is live.
-        let count = unsafe { sys::gguf_get_n_tensors(file) };
-        for number in 0..count {
-            // SAFETY: `number` is below the count.
-            let name = unsafe { sys::gguf_get_tensor_name(file, number) };
-            // SAFETY: the tensors are live and `name` a C string.
-            let tensor = unsafe { sys::ggml_get_tensor(tensors, name) };
-            let tensor = NonNull::new(tensor).expect("the file's tensors were read");
-            // SAFETY: ggml gives a C string that lives as long as the file.
-            let name = unsafe { CStr::from_ptr(name) };
-            let named = names.iter().any(|wanted| name.to_str() == Ok(*wanted));
-            let added = if named { self.some_rows(tensor, name, rows) } else { tensor };
-            // SAFETY: both are live; the tensor is until the file is written, as `self` or the source
-            // hold it.
-            unsafe { sys::gguf_add_tensor(self.raw.as_ptr(), added.as_ptr()) };
+    /// Takes over all metadata of another file.
+    pub(crate) fn adopt(&mut self, other: &Sink<'_>) {
+        // SAFETY: both are live.
+        unsafe { sys::gguf_set_kv(self.raw.as_ptr(), other.raw.as_ptr()) };
+    }
+
+    /// Adds all tensors of the source but those that are named.
+    pub(crate) fn add_tensors(&mut self, without: &[&str]) {
+        let names = self.source.tensor_names();
+        for name in names.iter().filter(|name| !without.contains(&name.as_str())) {
+            if let Some(tensor) = self.source.find_tensor(name) {
+                // SAFETY: both are live; the tensor is until the file is written, as the source holds it.
+                unsafe { sys::gguf_add_tensor(self.raw.as_ptr(), tensor) };
+            }
+        }
+    }
+
+    /// Adds some rows of a tensor of the source, if there is such a tensor.
+    pub(crate) fn add_rows(&mut self, name: &str, rows: &[usize]) {
+        let source = self.source;
+        if let Some(tensor) = source.find_tensor(name) {
+            let some = self.some_rows(tensor, &c_key(name), rows);
+            // SAFETY: both are live; the tensor is until the file is written, as `self` holds it.
+            unsafe { sys::gguf_add_tensor(self.raw.as_ptr(), some.as_ptr()) };
         }
     }
 
     /// A tensor with some rows of another.
     fn some_rows(
         &mut self,
-        of: NonNull<sys::ggml_tensor>,
+        from: &sys::ggml_tensor,
         name: &CStr,
         rows: &[usize],
     ) -> NonNull<sys::ggml_tensor> {
-        // SAFETY: the tensor is live while the source is, and never written to.
-        let from = unsafe { of.as_ref() };
         let row_len = from.nb[1];
         // SAFETY: takes nothing and returns a number.
         let overhead = unsafe { sys::ggml_tensor_overhead() };
