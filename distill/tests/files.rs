@@ -15,6 +15,7 @@ use forerun_distill::collect::{Collected, Running, Watch, collect};
 use forerun_distill::gguf;
 use forerun_distill::loss::{Divergence, Measures};
 use forerun_distill::model::{Batch, Student};
+use forerun_distill::pupil::ModelPupil;
 use forerun_distill::rows::{Rows as Texts, Settings, Text};
 use forerun_distill::train::{len_max, measure};
 use forerun_distill::words::Words;
@@ -214,7 +215,8 @@ fn the_target_with_a_trimmed_vocabulary_lacks_what_was_cut_and_nothing_else() {
         Words::between((target.vocab(), target.vocab_len()), (small.vocab(), small.vocab_len()));
     let words = words.unwrap().unwrap();
     let student = gguf::student(&file, None, len_max(&rows, Some(&words))).unwrap();
-    let found = measure(&student, &rows, Some(&words), (Divergence::Tv, 512)).unwrap();
+    let pupil = ModelPupil { student, words: Some(words.clone()) };
+    let found = measure(&pupil, &rows, (Divergence::Tv, 512)).unwrap()[0];
     // Its rows are the target's, scaled up to one: of each token they overlap in the target's share.
     let held_out = rows.texts.iter().filter(|it| it.held_out);
     let kept: Vec<f64> = held_out

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use forerun_decode::{Special, Token, Tokenizer};
-use forerun_llama::{CacheType, EngineOptions, FlashAttention, LlamaEngine, Model, ModelOptions};
+use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
 
 pub(crate) const BASE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const TEXT: &str = "The old lighthouse keeper climbed the stairs every evening to light the lamp.";
