@@ -21,7 +21,10 @@ use forerun_llama::QuantizeType;
     after_help = "\
 Example: ten of the target's thirty blocks, trained for an hour on your own prompts
   forerun distill -m target.gguf --keep-blocks 0-3,7,12,17,27-29 --prompts mine.jsonl \\
-    --time-limit 1h -o draft.gguf"
+    --time-limit 1h -o draft.gguf
+
+Example: a head that drafts from the target's hidden states
+  forerun distill -m target.gguf --head eagle3 --prompts mine.jsonl --time-limit 1h -o head.gguf"
 )]
 pub(crate) struct Flags {
     /// GGUF file of the target
@@ -38,6 +41,8 @@ pub(crate) struct Flags {
     /// most. Embeddings and output are trained then
     #[arg(long, value_name = "N", requires = "student", conflicts_with = "no_training")]
     pub(crate) transplant: Option<usize>,
+    #[command(flatten)]
+    pub(crate) head: HeadFlags,
     /// File to write
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: PathBuf,
@@ -78,6 +83,32 @@ impl Flags {
             trains_vocab: self.training.train_embeddings || self.transplant.is_some(),
         }
     }
+}
+
+/// A head in place of a draft model.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HeadFlags {
+    /// Train a head that reads the target's hidden states instead of a draft model
+    #[arg(long = "head", value_name = "KIND")]
+    pub(crate) kind: Option<HeadKind>,
+    /// Three layers of the target whose inputs the head reads, such as 3,15,29 [default: an early, the
+    /// middle and the last one]
+    #[arg(long, value_name = "LIST", value_parser = blocks, requires = "kind")]
+    pub(crate) head_layers: Option<Blocks>,
+    /// Tokens that the head drafts: the most frequent ones of the target's texts
+    #[arg(long, value_name = "N", default_value_t = 8192, requires = "kind")]
+    pub(crate) head_vocab: usize,
+    /// Tokens of a draft that the head learns to go on with from its own states
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "kind")]
+    pub(crate) head_depth: usize,
+}
+
+/// A kind of head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum HeadKind {
+    /// EAGLE-3: one block over the states of three of the target's layers
+    #[value(name = "eagle3")]
+    Eagle3,
 }
 
 /// What the target writes.

@@ -212,13 +212,22 @@ pub fn export(
     output: &Path,
     format: QuantizeType,
 ) -> anyhow::Result<()> {
+    write_as(output, format, |path| write_whole(student, from, path))
+}
+
+/// Writes a file of this format by way of one in `f32`, which `write_whole` writes.
+pub(crate) fn write_as(
+    output: &Path,
+    format: QuantizeType,
+    write_whole: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     ensure!(!output.exists(), "{}: there is a file already", output.display());
     let (whole, part) = (beside(output, "f32"), beside(output, "part"));
     for left in [&whole, &part] {
         // What an earlier run may have left.
         let _ = fs::remove_file(left);
     }
-    let result = write_whole(student, from, &whole)
+    let result = write_whole(&whole)
         .and_then(|()| quantize(&whole, &part, format).map_err(Into::into))
         .and_then(|()| fs::rename(&part, output).context("the file cannot be moved to its place"));
     for left in [&whole, &part] {

@@ -5,8 +5,8 @@
 //! last norm. Embeddings and output stay as they are unless it is asked for: they are most of a small
 //! model's numbers, and what the blocks say is said in them.
 
-mod block;
-mod shape;
+pub(crate) mod block;
+pub(crate) mod shape;
 
 use candle_core::{Device, Result, Tensor, Var};
 use rayon::prelude::*;
@@ -177,14 +177,14 @@ impl<F: Real> Student<F> {
         if self.shape.embedding_scale != 1.0 {
             stream = (stream * self.shape.embedding_scale)?;
         }
-        let positions = Positions::of(&self.rotary, batch)?;
+        let positions = Positions::of(&self.rotary, &batch.lens)?;
         let window_positions =
-            self.window_rotary.as_ref().map(|it| Positions::of(it, batch)).transpose()?;
+            self.window_rotary.as_ref().map(|it| Positions::of(it, &batch.lens)).transpose()?;
         for block in 0..self.shape.blocks {
             let in_window = self.shape.window_of(block).and(window_positions.as_ref());
             let positions = in_window.unwrap_or(&positions);
             let block = Block { shape: &self.shape, weights, block };
-            stream = block.attention(&stream, batch, positions)?;
+            stream = block.attention(&stream, &batch.lens, positions)?;
             stream = block.feed_forward(&stream)?;
         }
         let asked: Vec<i64> = batch.asked.iter().map(|&at| at as i64).collect();

@@ -2,6 +2,7 @@
 
 mod data;
 mod disk;
+mod head;
 mod page;
 mod say;
 
@@ -15,8 +16,8 @@ use anyhow::{Context, bail, ensure};
 use forerun_distill::collect::Running;
 use forerun_distill::gguf;
 use forerun_distill::loss::Divergence;
-use forerun_distill::model::Student;
 use forerun_distill::own;
+use forerun_distill::pupil::{ModelPupil, Pupil};
 use forerun_distill::rows::{Rows, Text};
 use forerun_distill::sealed::{beside, sha256_of};
 use forerun_distill::speedup::Forecast;
@@ -44,6 +45,9 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     let origin = flags.student.as_ref().unwrap_or(&flags.model);
     let checkpoint = beside(&flags.output, "checkpoint");
     check(flags, &checkpoint)?;
+    if let Some(kind) = flags.head.kind {
+        return head::run(flags, kind, &checkpoint);
+    }
     let file = ModelFile::open(origin)?;
     if flags.no_training {
         let student = gguf::student(&file, flags.chosen(), 1)?;
@@ -63,7 +67,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
         origin.display()
     );
     let source = data::Source::new(flags, vocab)?;
-    let written = source.size() + disk::written(&shape);
+    let written = source.size() + disk::written(shape.trained(), 2 * shape.vocab * shape.width);
     disk::check(&flags.output, written)?;
     let needed = memory(&shape, source.row_count(), &source.settings, flags.training.batch_tokens);
     say(&format!(
@@ -84,22 +88,23 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
         None => Origin { file, words, sha256: sha256_of(origin)? },
     };
     let student = gguf::student(&file, flags.chosen(), len_max(&rows, words.as_ref()))?;
-    let mut trainer = Trainer::new(plan(flags, &rows, &sha256)?, &rows, student, words);
+    let of = format!("{sha256} {:?}", flags.chosen());
+    let mut trainer = Trainer::new(plan(flags, &rows, of)?, &rows, ModelPupil { student, words });
     if flags.resume {
         trainer.load(&checkpoint)?;
     }
-    let forecast = forecast(flags, trainer.student(), &file)?;
-    let training =
-        Training { flags, rows: &rows, file: &file, forecast: &forecast, checkpoint: &checkpoint };
-    if !training.run(&mut trainer, &stop)? {
-        say(&format!(
-            "stopped after step {}: go on with the same flags and --resume",
-            trainer.progress().step
-        ));
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    training.finish(&mut trainer)?;
-    Ok(ExitCode::SUCCESS)
+    let write =
+        |pupil: &ModelPupil, path: &Path| gguf::export(&pupil.student, &file, path, flags.format);
+    let forecast = forecast(flags, |path| write(trainer.pupil(), path))?;
+    let student = format!(
+        "{} blocks of {}, {:.1} million weights trained, written as {}",
+        shape.blocks,
+        file_name(origin),
+        shape.trained() as f64 / 1e6,
+        flags.format
+    );
+    let (rows, checkpoint) = (&rows, &*checkpoint);
+    Training { flags, rows, forecast, checkpoint, student, write: &write }.done(&mut trainer, &stop)
 }
 
 /// Refuses, before anything that takes long, what would be refused after it.
@@ -167,7 +172,8 @@ fn transplanted(flags: &Flags, rows: &Rows, size: usize) -> anyhow::Result<Origi
     result
 }
 
-fn plan(flags: &Flags, rows: &Rows, student: &str) -> anyhow::Result<Plan> {
+/// The plan of a run; `of` says what its student is.
+fn plan(flags: &Flags, rows: &Rows, of: String) -> anyhow::Result<Plan> {
     let training = &flags.training;
     let usual = match flags.data.temp > 0.0 {
         true => Divergence::Jsd,
@@ -183,7 +189,7 @@ fn plan(flags: &Flags, rows: &Rows, student: &str) -> anyhow::Result<Plan> {
         patience: training.patience,
         on_policy: training.on_policy,
         seed: flags.seed,
-        of: format!("{student} {:?} {}", flags.chosen(), serde_json::to_string(&rows.settings)?),
+        of: format!("{of} {}", serde_json::to_string(&rows.settings)?),
     })
 }
 
@@ -206,28 +212,51 @@ fn words(
 
 /// What passes of the target and of the student take. Its weights make no difference to that, so the
 /// student is written as it is, and removed.
-fn forecast(flags: &Flags, student: &Student<f32>, file: &ModelFile) -> anyhow::Result<Forecast> {
+fn forecast(
+    flags: &Flags,
+    write: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<Forecast> {
     let untrained = beside(&flags.output, "untrained");
     // What an earlier run may have left.
     let _ = std::fs::remove_file(&untrained);
-    gguf::export(student, file, &untrained, flags.format)?;
+    write(&untrained)?;
     let forecast = Forecast::measure(&flags.model, &untrained, flags.threads);
     let _ = std::fs::remove_file(&untrained);
     forecast
 }
 
 /// A training and what is said of it.
-struct Training<'a> {
+struct Training<'a, P> {
     flags: &'a Flags,
     rows: &'a Rows,
-    file: &'a ModelFile,
-    forecast: &'a Forecast,
+    forecast: Forecast,
     checkpoint: &'a Path,
+    /// What is trained, in words.
+    student: String,
+    /// Writes it to a file.
+    write: &'a dyn Fn(&P, &Path) -> anyhow::Result<()>,
 }
 
-impl Training<'_> {
+impl<P: Pupil> Training<'_, P> {
+    /// Trains, writes the student and says what it came to, or that it was stopped.
+    fn done(
+        &self,
+        trainer: &mut Trainer<'_, P>,
+        stop: &Arc<AtomicBool>,
+    ) -> anyhow::Result<ExitCode> {
+        if !self.run(trainer, stop)? {
+            say(&format!(
+                "stopped after step {}: go on with the same flags and --resume",
+                trainer.progress().step
+            ));
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        self.finish(trainer)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
     /// Trains to the end; whether it came there.
-    fn run(&self, trainer: &mut Trainer<'_>, stop: &Arc<AtomicBool>) -> anyhow::Result<bool> {
+    fn run(&self, trainer: &mut Trainer<'_, P>, stop: &Arc<AtomicBool>) -> anyhow::Result<bool> {
         let training = &self.flags.training;
         let (mut saved, mut line) = (Instant::now(), Line::new());
         let mut measuring = 0.0;
@@ -236,7 +265,7 @@ impl Training<'_> {
                 let start = Instant::now();
                 let point = trainer.measure()?;
                 measuring = start.elapsed().as_secs_f64();
-                say(&self.measured(&point, trainer.progress().steps));
+                say(&self.measured(&point, trainer));
             }
             if trainer.is_done() {
                 return Ok(true);
@@ -282,7 +311,11 @@ impl Training<'_> {
     }
 
     /// Has the student write what it is to learn from in this epoch. Returns false if it was stopped.
-    fn write_own(&self, trainer: &mut Trainer<'_>, stop: &Arc<AtomicBool>) -> anyhow::Result<bool> {
+    fn write_own(
+        &self,
+        trainer: &mut Trainer<'_, P>,
+        stop: &Arc<AtomicBool>,
+    ) -> anyhow::Result<bool> {
         let places = trainer.wants_own();
         if places.is_empty() {
             return Ok(true);
@@ -291,7 +324,7 @@ impl Training<'_> {
         let path = beside(&flags.output, "student");
         // What an earlier run may have left.
         let _ = std::fs::remove_file(&path);
-        gguf::export(trainer.student(), self.file, &path, flags.format)?;
+        (self.write)(trainer.pupil(), &path)?;
         let running =
             Running { slots: flags.data.parallel, threads: flags.threads, stop: Arc::clone(stop) };
         let epoch = trainer.progress().epoch;
@@ -313,12 +346,18 @@ impl Training<'_> {
         Ok(true)
     }
 
-    fn measured(&self, point: &Point, steps: u64) -> String {
+    fn measured(&self, point: &Point, trainer: &Trainer<'_, P>) -> String {
         let forecast = self.forecast.best(point.accepted);
+        let deeper: Vec<String> = trainer.deeper().iter().map(|it| format!("{it:.4}")).collect();
+        let deeper = match deeper.is_empty() {
+            true => String::new(),
+            false => format!("; overlap of the draft's next tokens {}", deeper.join(" / ")),
+        };
         format!(
-            "step {} of {steps}, {} rows: held out: loss {:.4}, overlap {:.4}, the same token likeliest \
-             {:.4}; predicted speedup {:.2} with drafts of {}",
+            "step {} of {}, {} rows: held out: loss {:.4}, overlap {:.4}, the same token likeliest \
+             {:.4}{deeper}; predicted speedup {:.2} with drafts of {}",
             point.step,
+            trainer.progress().steps,
             point.rows,
             point.loss,
             point.overlap,
@@ -329,11 +368,11 @@ impl Training<'_> {
     }
 
     /// Writes the student that measured best, and the page about it.
-    fn finish(&self, trainer: &mut Trainer<'_>) -> anyhow::Result<()> {
+    fn finish(&self, trainer: &mut Trainer<'_, P>) -> anyhow::Result<()> {
         let output = &self.flags.output;
         // If there is no room for the file, nothing is lost.
         let saved = trainer.save(self.checkpoint);
-        let exported = gguf::export(trainer.best_student(), self.file, output, self.flags.format);
+        let exported = (self.write)(trainer.best_pupil(), output);
         if saved.is_ok() {
             exported.with_context(|| {
                 format!("{} has all: make room, and go on with --resume", self.checkpoint.display())
@@ -345,10 +384,10 @@ impl Training<'_> {
         let run = page::Run {
             flags: self.flags,
             rows: self.rows,
-            shape: trainer.shape(),
+            student: &self.student,
             plan: trainer.plan(),
             progress: trainer.progress(),
-            forecast: self.forecast,
+            forecast: &self.forecast,
         };
         let page = beside(output, "html");
         std::fs::write(&page, run.html()).with_context(|| format!("{}", page.display()))?;

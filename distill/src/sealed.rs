@@ -103,7 +103,12 @@ impl Writer {
 }
 
 /// A file that was found whole.
-pub struct Reader(Take<BufReader<File>>);
+#[derive(Debug)]
+pub struct Reader {
+    file: Take<BufReader<File>>,
+    /// Where the body begins, and how long it is.
+    body: (u64, u64),
+}
 
 impl Reader {
     /// Checks a file, and reads its header.
@@ -132,11 +137,13 @@ impl Reader {
         );
         file.seek(SeekFrom::Start(MAGIC.len() as u64))?;
         let rest = body - MAGIC.len() as u64;
-        let mut reader = Self(BufReader::with_capacity(BUFFER_LEN, file).take(rest));
+        let file = BufReader::with_capacity(BUFFER_LEN, file).take(rest);
+        let mut reader = Self { file, body: (0, 0) };
         let header_len = reader.integer()?;
         ensure!(header_len <= HEADER_MAX, "{shown}: a header of {header_len} bytes");
         let mut header = vec![0; header_len as usize];
-        reader.0.read_exact(&mut header)?;
+        reader.file.read_exact(&mut header)?;
+        reader.body = (body - reader.file.limit(), reader.file.limit());
         let header = serde_json::from_slice(&header).with_context(|| {
             format!("{shown}: its header is of another version: remove it and start again")
         })?;
@@ -149,7 +156,7 @@ impl Reader {
     /// If the body ends before it.
     pub fn integer(&mut self) -> anyhow::Result<u32> {
         let mut bytes = [0; 4];
-        self.0.read_exact(&mut bytes)?;
+        self.file.read_exact(&mut bytes)?;
         Ok(u32::from_le_bytes(bytes))
     }
 
@@ -171,19 +178,38 @@ impl Reader {
 
     fn numbers<T>(&mut self, count: usize, from: fn([u8; 4]) -> T) -> anyhow::Result<Vec<T>> {
         // Before any memory is taken, the file must be that long.
-        ensure!(4 * count as u64 <= self.0.limit(), "the file ends too soon");
+        ensure!(4 * count as u64 <= self.file.limit(), "the file ends too soon");
         let mut numbers = Vec::with_capacity(count);
         let mut bytes = [0; 4];
         for _ in 0..count {
-            self.0.read_exact(&mut bytes)?;
+            self.file.read_exact(&mut bytes)?;
             numbers.push(from(bytes));
         }
         Ok(numbers)
     }
 
+    /// Bytes of the body.
+    pub fn body_len(&self) -> u64 {
+        self.body.1
+    }
+
+    /// So many bytes of the body, from a place in it on.
+    ///
+    /// # Errors
+    /// If the body ends before them, or they cannot be read.
+    pub fn bytes_at(&mut self, place: u64, count: usize) -> anyhow::Result<Vec<u8>> {
+        let (start, len) = self.body;
+        ensure!(place + count as u64 <= len, "the file ends too soon");
+        self.file.get_mut().seek(SeekFrom::Start(start + place))?;
+        self.file.set_limit(len - place);
+        let mut bytes = vec![0; count];
+        self.file.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Whether all was read.
     pub fn is_at_end(&self) -> bool {
-        self.0.limit() == 0
+        self.file.limit() == 0
     }
 }
 
@@ -252,6 +278,10 @@ mod tests {
         assert_eq!(reader.floats(2).unwrap(), [1.5, -2.5]);
         assert!(reader.floats(2).is_err(), "there is one number left");
         assert_eq!((reader.integer().unwrap(), reader.is_at_end()), (7, true));
+        assert_eq!(reader.body_len(), 12);
+        assert_eq!(reader.bytes_at(4, 8).unwrap(), [0, 0, 32, 192, 7, 0, 0, 0]);
+        assert_eq!(reader.bytes_at(8, 4).unwrap(), [7, 0, 0, 0]);
+        assert!(reader.bytes_at(8, 5).is_err(), "the checksum is no part of the body");
         fs::remove_file(path).unwrap();
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use forerun_decode::{CostCurve, Costs, DrafterId};
 use forerun_lab::MEASURE;
-use forerun_llama::{EngineOptions, LlamaEngine, Model, ModelOptions};
+use forerun_llama::{EngineOptions, LlamaEngine, LlamaHead, Model, ModelOptions};
 
 /// Longer drafts hardly ever pay.
 const LEN_MAX: usize = 16;
@@ -34,7 +34,7 @@ impl Forecast {
         Self(Costs { target, drafters: BTreeMap::from([(DRAFTER, draft)]) })
     }
 
-    /// Measures both, one after the other.
+    /// Measures both, one after the other. The draft may be a head of the target.
     ///
     /// # Errors
     /// If one cannot be loaded, or a pass fails.
@@ -43,14 +43,20 @@ impl Forecast {
         draft: &Path,
         threads: Option<NonZeroU32>,
     ) -> anyhow::Result<Self> {
-        let curve = |path: &Path| {
-            let model = Model::load(ModelOptions::new(path))?;
-            let context_len = NonZeroU32::new(256);
-            let options = EngineOptions { context_len, threads, ..EngineOptions::default() };
-            let mut engine = LlamaEngine::new(&model, &options)?;
-            anyhow::Ok(CostCurve::measure(&mut engine, MEASURE)?)
+        let context_len = NonZeroU32::new(256);
+        let options = EngineOptions { context_len, threads, ..EngineOptions::default() };
+        let target = Model::load(ModelOptions::new(target))?;
+        let mut engine = LlamaEngine::new(&target, &options)?;
+        let plain = CostCurve::measure(&mut engine, MEASURE)?;
+        let draft = Model::load(ModelOptions::new(draft))?;
+        let drafting = match draft.head_kind() {
+            Some(_) => {
+                let mut head = LlamaHead::new(&draft, (&target, &mut engine), &options)?;
+                CostCurve::measure(&mut head, MEASURE)?
+            }
+            None => CostCurve::measure(&mut LlamaEngine::new(&draft, &options)?, MEASURE)?,
         };
-        Ok(Self::new(curve(target)?, curve(draft)?))
+        Ok(Self::new(plain, drafting))
     }
 
     /// The draft length that is fastest if each drafted token is accepted with this probability.

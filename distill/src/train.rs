@@ -8,9 +8,10 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::collect::shuffle;
-use crate::loss::{Divergence, Measures, Row, compare};
-use crate::model::{Batch, HEAD_ROWS, Shape, Student};
+use crate::loss::{Divergence, Measures};
+use crate::model::{HEAD_ROWS, Shape};
 use crate::optimizer::{Adam, rate};
+use crate::pupil::{By, Pupil, student_len};
 use crate::rows::{Rows, Settings, Text};
 use crate::sealed::{Reader, Writer};
 use crate::words::Words;
@@ -103,55 +104,50 @@ struct Header {
     progress: Progress,
 }
 
-/// A student in training.
+/// A pupil in training.
 #[derive(Debug)]
-pub struct Trainer<'a> {
+pub struct Trainer<'a, P> {
     plan: Plan,
     rows: &'a Rows,
-    student: Student<f32>,
-    /// How texts are written in the student's tokens, if it has others than the target.
-    words: Option<Words>,
+    pupil: P,
     adam: Adam,
     matrices: Vec<bool>,
     gradients: Vec<Vec<f32>>,
     /// The weights that measured best.
     best: Vec<Vec<f32>>,
     progress: Progress,
+    /// Overlaps of the tokens of a draft after the first, as they were last measured.
+    deeper: Vec<f64>,
     /// Texts of this epoch that the student wrote itself, by their place.
     own: BTreeMap<usize, Text>,
     /// The batches of this epoch, once they are known.
     batches: Option<Vec<Vec<usize>>>,
 }
 
-impl<'a> Trainer<'a> {
+impl<'a, P: Pupil> Trainer<'a, P> {
     /// Begins a run.
-    pub fn new(plan: Plan, rows: &'a Rows, student: Student<f32>, words: Option<Words>) -> Self {
-        let len = |place: usize| student_len(&rows.texts[place], words.as_ref());
+    pub fn new(plan: Plan, rows: &'a Rows, pupil: P) -> Self {
+        let len = |place: usize| pupil.text_len(&rows.texts[place]);
         let count = |epoch| packed(&order(&plan, rows, epoch), len, plan.batch_tokens).len() as u64;
         let steps = (0..plan.epochs).map(count).sum();
         Self {
             rows,
-            adam: Adam::new(&student.weights),
-            matrices: student.shape().tensors().iter().map(|(_, it)| it.len() > 1).collect(),
-            gradients: student.weights.iter().map(|it| vec![0.0; it.len()]).collect(),
-            best: student.weights.clone(),
+            adam: Adam::new(pupil.weights()),
+            matrices: pupil.tensors().iter().map(|(_, it)| it.len() > 1).collect(),
+            gradients: pupil.weights().iter().map(|it| vec![0.0; it.len()]).collect(),
+            best: pupil.weights().clone(),
             progress: Progress { steps, ..Progress::default() },
+            deeper: Vec::new(),
             own: BTreeMap::new(),
             batches: None,
             plan,
-            words,
-            student,
+            pupil,
         }
     }
 
     /// What it does.
     pub fn plan(&self) -> &Plan {
         &self.plan
-    }
-
-    /// The sizes of the student.
-    pub fn shape(&self) -> &Shape {
-        self.student.shape()
     }
 
     /// How far it is.
@@ -186,29 +182,24 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// If a weight got no gradient.
-    pub fn step(&mut self) -> candle_core::Result<Measures> {
+    pub fn step(&mut self) -> anyhow::Result<Measures> {
         let places = self.next_texts();
         let mut gradients = std::mem::take(&mut self.gradients);
         for gradient in &mut gradients {
             gradient.fill(0.0);
         }
         let texts: Vec<&Text> = places.iter().map(|&place| self.text(place)).collect();
-        let lesson = Lesson::new(texts, self.words.as_ref());
-        let asked = lesson.asked.len();
-        let by = By {
-            divergence: self.plan.divergence,
-            temperature: self.rows.settings.row_temperature(),
-            weight: 1.0 / asked.max(1) as f64,
-        };
-        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
-        let found = self.student.learn(&lesson.batch, &ask, &mut gradients)?;
+        let found =
+            self.pupil.learn(&texts, by(self.plan.divergence, self.rows), &mut gradients)?;
+        let found = found.into_iter().next().unwrap_or_default();
         self.gradients = gradients;
         let Progress { step, steps, .. } = self.progress;
         let rate = rate(step, steps, self.plan.warm_up, self.plan.rate);
-        self.adam.step(&mut self.student.weights, &self.gradients, &self.matrices, (step, rate));
+        let weights = self.pupil.weights_mut();
+        self.adam.step(weights, &self.gradients, &self.matrices, (step, rate));
         self.progress.step += 1;
         self.next_batch();
-        self.progress.rows += asked as u64;
+        self.progress.rows += found.len() as u64;
         self.progress.learned_loss += found.iter().map(|it| it.loss).sum::<f64>();
         Ok(Measures::mean(&found))
     }
@@ -217,11 +208,11 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// As for [`measure`].
-    pub fn measure(&mut self) -> candle_core::Result<Point> {
+    pub fn measure(&mut self) -> anyhow::Result<Point> {
         let Plan { divergence, batch_tokens, .. } = self.plan;
-        let words = self.words.as_ref();
-        let HeldOut { mean: found, error } =
-            measure(&self.student, self.rows, words, (divergence, batch_tokens))?;
+        let depths = measure(&self.pupil, self.rows, (divergence, batch_tokens))?;
+        let HeldOut { mean: found, error } = depths.first().copied().unwrap_or_default();
+        self.deeper = depths.iter().skip(1).map(|it| it.mean.overlap).collect();
         let Progress { step, rows, learned_loss, .. } = self.progress;
         let learned = rows - self.progress.curve.last().map_or(0, |it| it.rows);
         let point = Point {
@@ -241,15 +232,20 @@ impl<'a> Trainer<'a> {
         self.progress.learned_loss = 0.0;
         self.progress.curve.push(point);
         if self.progress.best().is_some_and(|(_, after)| after == 0) {
-            self.best.clone_from(&self.student.weights);
+            self.best.clone_from(self.pupil.weights());
         }
         Ok(point)
     }
 
     /// Goes back to the weights that measured best, and ends there.
-    pub fn best_student(&mut self) -> &Student<f32> {
-        self.student.weights.clone_from(&self.best);
-        &self.student
+    pub fn best_pupil(&mut self) -> &P {
+        self.pupil.weights_mut().clone_from(&self.best);
+        &self.pupil
+    }
+
+    /// Overlaps of the tokens of a draft after the first, if they are learned, by the last measurement.
+    pub fn deeper(&self) -> &[f64] {
+        &self.deeper
     }
 
     /// Writes all that the next step depends on.
@@ -259,7 +255,7 @@ impl<'a> Trainer<'a> {
     pub fn save(&self, path: &Path) -> anyhow::Result<()> {
         let header = Header { plan: self.plan.clone(), progress: self.progress.clone() };
         let mut writer = Writer::create(path, &header)?;
-        for set in [&self.student.weights, &self.adam.first, &self.adam.second, &self.best] {
+        for set in [self.pupil.weights(), &self.adam.first, &self.adam.second, &self.best] {
             for tensor in set {
                 writer.write_floats(tensor)?;
             }
@@ -284,7 +280,7 @@ impl<'a> Trainer<'a> {
             path.display()
         );
         let cut = || format!("{}: it is of another student: remove it", path.display());
-        let weights = &mut self.student.weights;
+        let weights = self.pupil.weights_mut();
         for set in [weights, &mut self.adam.first, &mut self.adam.second, &mut self.best] {
             for tensor in set {
                 *tensor = reader.floats(tensor.len()).with_context(cut)?;
@@ -322,9 +318,9 @@ impl<'a> Trainer<'a> {
         self.batches = None;
     }
 
-    /// The student as it is.
-    pub fn student(&self) -> &Student<f32> {
-        &self.student
+    /// The pupil as it is.
+    pub fn pupil(&self) -> &P {
+        &self.pupil
     }
 
     fn text(&self, place: usize) -> &Text {
@@ -333,7 +329,7 @@ impl<'a> Trainer<'a> {
 
     fn batches(&self) -> Vec<Vec<usize>> {
         let order = order(&self.plan, self.rows, self.progress.epoch);
-        let len = |place: usize| student_len(self.text(place), self.words.as_ref());
+        let len = |place: usize| self.pupil.text_len(self.text(place));
         packed(&order, len, self.plan.batch_tokens)
     }
 
@@ -390,77 +386,17 @@ fn packed(order: &[usize], len: impl Fn(usize) -> usize, tokens_max: usize) -> V
     all
 }
 
-/// Tokens of a text as a student reads it.
-fn student_len(text: &Text, words: Option<&Words>) -> usize {
-    words.map_or(text.tokens.len(), |words| words.len(&text.tokens))
-}
-
 /// Tokens of the longest text as a student reads it.
 pub fn len_max(rows: &Rows, words: Option<&Words>) -> usize {
     rows.texts.iter().map(|text| student_len(text, words)).max().unwrap_or(0)
 }
 
-/// How rows are compared.
-#[derive(Debug, Clone, Copy)]
-struct By {
-    divergence: Divergence,
-    temperature: f64,
-    weight: f64,
+fn by(divergence: Divergence, rows: &Rows) -> By {
+    By { divergence, temperature: rows.settings.row_temperature() }
 }
 
-/// Texts as a batch, and which row of which text is asked for where.
-struct Lesson<'a> {
-    texts: Vec<&'a Text>,
-    words: Option<&'a Words>,
-    batch: Batch,
-    asked: Vec<(usize, usize)>,
-}
-
-impl<'a> Lesson<'a> {
-    fn new(texts: Vec<&'a Text>, words: Option<&'a Words>) -> Self {
-        let (mut batch, mut asked) = (Batch::default(), Vec::new());
-        for (place, text) in texts.iter().enumerate() {
-            let start = batch.tokens.len();
-            // The last token has no row after it.
-            for (at, &token) in text.tokens[..text.tokens.len() - 1].iter().enumerate() {
-                match words {
-                    Some(words) => batch.tokens.extend_from_slice(words.spell(token)),
-                    None => batch.tokens.push(token),
-                }
-                // What cannot be spelled at the very beginning leaves nothing to ask after.
-                if at + 1 >= text.prompt_len && batch.tokens.len() > start {
-                    batch.asked.push(batch.tokens.len() - 1);
-                    asked.push((place, at + 1 - text.prompt_len));
-                }
-            }
-            batch.lens.push(batch.tokens.len() - start);
-        }
-        Self { texts, words, batch, asked }
-    }
-
-    /// Compares the student's row with the target's, and puts the slope in its place.
-    fn compare(&self, at: usize, logits: &mut [f32], by: By) -> Measures {
-        let By { divergence, temperature, weight } = by;
-        let (text, row) = self.asked[at];
-        let row = self.texts[text].row(row);
-        let Some(words) = self.words else {
-            return compare(divergence, row, logits, temperature, weight);
-        };
-        for &token in words.foreign() {
-            logits[token as usize] = f32::NEG_INFINITY;
-        }
-        let own = words.translate(row);
-        let row = Row { tokens: &own.tokens, shares: &own.shares };
-        let mut found = compare(divergence, row, logits, temperature, weight);
-        if !own.has_likeliest {
-            found.agreement = 0.0;
-        }
-        found
-    }
-}
-
-/// What a student's rows come to on the texts that are held out.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What a pupil's rows come to on the texts that are held out.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct HeldOut {
     /// The mean over all rows.
     pub mean: Measures,
@@ -468,34 +404,36 @@ pub struct HeldOut {
     pub error: Measures,
 }
 
-/// Measures a student on the texts that are held out, in batches of so many tokens.
+/// Measures a pupil on the texts that are held out, in batches of so many tokens, for each depth of a draft.
 ///
 /// # Errors
-/// If a text does not fit the student.
-pub fn measure(
-    student: &Student<f32>,
+/// If a text does not fit the pupil.
+pub fn measure<P: Pupil>(
+    pupil: &P,
     rows: &Rows,
-    words: Option<&Words>,
     (divergence, batch_tokens): (Divergence, usize),
-) -> candle_core::Result<HeldOut> {
+) -> anyhow::Result<Vec<HeldOut>> {
     let held_out = rows.texts.iter().enumerate().filter(|(_, text)| text.held_out);
     let order: Vec<usize> = held_out.map(|(place, _)| place).collect();
-    let by = By { divergence, temperature: rows.settings.row_temperature(), weight: 0.0 };
-    let mut of_texts: Vec<Vec<Measures>> = Vec::new();
-    let len = |place: usize| student_len(&rows.texts[place], words);
+    // By depth, and by text.
+    let mut depths: Vec<BTreeMap<usize, Vec<Measures>>> = Vec::new();
+    let len = |place: usize| pupil.text_len(&rows.texts[place]);
     for batch in packed(&order, len, batch_tokens) {
         let texts: Vec<&Text> = batch.iter().map(|&text| &rows.texts[text]).collect();
-        let lesson = Lesson::new(texts, words);
-        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
-        let found = student.measure(&lesson.batch, &ask)?;
-        let before = of_texts.len();
-        of_texts.resize_with(before + batch.len(), Vec::new);
-        for (found, (text, _)) in found.into_iter().zip(&lesson.asked) {
-            of_texts[before + text].push(found);
+        let found = pupil.measure(&texts, by(divergence, rows))?;
+        depths.resize_with(found.len().max(depths.len()), BTreeMap::new);
+        for (of_texts, found) in depths.iter_mut().zip(found) {
+            for (text, measures) in found {
+                of_texts.entry(batch[text]).or_default().push(measures);
+            }
         }
     }
-    let mean = Measures::mean(&of_texts.concat());
-    Ok(HeldOut { mean, error: standard_error(&of_texts, mean) })
+    let held_out = |of_texts: BTreeMap<usize, Vec<Measures>>| {
+        let of_texts: Vec<Vec<Measures>> = of_texts.into_values().collect();
+        let mean = Measures::mean(&of_texts.concat());
+        HeldOut { mean, error: standard_error(&of_texts, mean) }
+    };
+    Ok(depths.into_iter().map(held_out).collect())
 }
 
 /// How far the mean of all rows would stray with other texts: rows of one text are alike.

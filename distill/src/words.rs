@@ -67,24 +67,29 @@ impl Words {
 
     /// A row in the student's tokens.
     pub fn translate(&self, row: Row<'_>) -> Translated {
-        let same = |token: u32| self.same[token as usize];
-        let mut translated = Translated {
-            has_likeliest: row.tokens.first().is_some_and(|&token| same(token).is_some()),
-            ..Translated::default()
-        };
-        for (&token, &share) in row.tokens.iter().zip(row.shares) {
-            if let Some(token) = same(token) {
-                translated.tokens.push(token);
-                translated.shares.push(share);
-            }
-        }
-        translated
+        translate(row, &self.same)
     }
 
     /// Tokens that the student alone has.
     pub fn foreign(&self) -> &[u32] {
         &self.foreign
     }
+}
+
+/// A row in a drafter's tokens; `same` has its token for each of the target's.
+pub(crate) fn translate(row: Row<'_>, same: &[Option<u32>]) -> Translated {
+    let same = |token: u32| same[token as usize];
+    let mut translated = Translated {
+        has_likeliest: row.tokens.first().is_some_and(|&token| same(token).is_some()),
+        ..Translated::default()
+    };
+    for (&token, &share) in row.tokens.iter().zip(row.shares) {
+        if let Some(token) = same(token) {
+            translated.tokens.push(token);
+            translated.shares.push(share);
+        }
+    }
+    translated
 }
 
 #[cfg(test)]

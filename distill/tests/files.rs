@@ -15,6 +15,7 @@ use forerun_distill::collect::{Collected, Running, Watch, collect};
 use forerun_distill::gguf::{self, Chosen};
 use forerun_distill::loss::{Divergence, Measures};
 use forerun_distill::model::{Batch, Student};
+use forerun_distill::pupil::ModelPupil;
 use forerun_distill::rows::{Rows as Texts, Settings, Text};
 use forerun_distill::train::{len_max, measure};
 use forerun_distill::transplant::transplant;
@@ -162,10 +163,10 @@ fn a_transplanted_student_has_the_target_s_tokens_and_says_the_same_by_those_it_
     trim(&target, &cut, 280, None).unwrap();
     let model = load(&target);
     let tokens = tokens(&model);
-    let text = Text { tokens: tokens.iter().map(|it| it.0).collect(), ..Text::default() };
+    let texts = [Text { tokens: tokens.iter().map(|it| it.0).collect(), ..Text::default() }];
 
     // With the whole vocabulary, tokens that the donor had go in and come out as they did.
-    transplant((&cut, &target), &[text.clone()], usize::MAX, &all).unwrap();
+    transplant((&cut, &target), &texts, usize::MAX, &all).unwrap();
     let (donor, whole) = (load(&cut), load(&all));
     assert_eq!(whole.vocab_len(), model.vocab_len());
     assert_eq!(whole.chat_template(), model.chat_template());
@@ -194,15 +195,12 @@ fn a_transplanted_student_has_the_target_s_tokens_and_says_the_same_by_those_it_
     assert!(gap < 1e-4, "{gap}");
 
     // With a part of it, those stay that the texts use.
-    transplant((&cut, &target), &[text.clone()], 285, &some).unwrap();
+    transplant((&cut, &target), &texts, 285, &some).unwrap();
     let part = load(&some);
     assert_eq!(part.vocab_len(), 285);
     let map = VocabMap::between(model.vocab(), part.vocab()).unwrap();
     assert!(tokens.iter().all(|&token| map.to_draft(token).is_some()), "all of the text");
-    assert!(
-        transplant((&cut, &target), &[text.clone()], 285, &some).is_err(),
-        "it would replace a file"
-    );
+    assert!(transplant((&cut, &target), &texts, 285, &some).is_err(), "it would replace a file");
 }
 
 /// Stops after some groups.
@@ -270,7 +268,8 @@ fn the_target_with_a_trimmed_vocabulary_lacks_what_was_cut_and_nothing_else() {
         Words::between((target.vocab(), target.vocab_len()), (small.vocab(), small.vocab_len()));
     let words = words.unwrap().unwrap();
     let student = gguf::student(&file, Chosen::default(), len_max(&rows, Some(&words))).unwrap();
-    let found = measure(&student, &rows, Some(&words), (Divergence::Tv, 512)).unwrap().mean;
+    let pupil = ModelPupil { student, words: Some(words.clone()) };
+    let found = measure(&pupil, &rows, (Divergence::Tv, 512)).unwrap()[0].mean;
     // Its rows are the target's, scaled up to one: of each token they overlap in the target's share.
     let held_out = rows.texts.iter().filter(|it| it.held_out);
     let kept: Vec<f64> = held_out

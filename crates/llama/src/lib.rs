@@ -25,9 +25,9 @@ mod weights;
 pub use embedder::{EmbedderOptions, LlamaEmbedder};
 pub use engine::LlamaEngine;
 pub use gguf::Header;
-pub use head::LlamaHead;
+pub use head::{LlamaHead, gives_layer_inputs};
 pub use model::{HeadKind, LoadError, Model};
-pub use model_file::{ModelFile, Tensor, Value, WriteError};
+pub use model_file::{ModelFile, Numbers, Tensor, Value, WriteError};
 pub use options::{
     CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode, ModelOptions, Pooling, Progress,
     UnknownName,

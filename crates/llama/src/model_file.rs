@@ -41,12 +41,34 @@ pub struct Tensor {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Value<'a> {
+    /// None: the key is left out.
+    Nothing,
     /// A number, as `u32`.
     Number(u32),
+    /// A number, as `f32`.
+    Float(f32),
     /// A text.
     Text(&'a str),
     /// A list of yes and no.
     Booleans(&'a [bool]),
+    /// A list of numbers, as `i32`.
+    Integers(&'a [i32]),
+}
+
+/// What a tensor that is written consists of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Numbers<'a> {
+    /// Weights.
+    Floats(&'a [f32]),
+    /// Token numbers and the like; no format changes them.
+    Integers(&'a [i64]),
+}
+
+impl<'a> From<&'a [f32]> for Numbers<'a> {
+    fn from(values: &'a [f32]) -> Self {
+        Self::Floats(values)
+    }
 }
 
 /// A model file, read as a whole.
@@ -101,6 +123,16 @@ impl ModelFile {
         self.source.booleans(key)
     }
 
+    /// A value of the metadata that is a list of `i32`.
+    pub fn integers(&self, key: &str) -> Option<Vec<i32>> {
+        self.source.integers(key)
+    }
+
+    /// The keys of its metadata.
+    pub fn keys(&self) -> Vec<String> {
+        self.source.keys()
+    }
+
     /// The names of its tensors.
     pub fn tensor_names(&self) -> Vec<String> {
         self.source.tensor_names()
@@ -124,11 +156,11 @@ impl ModelFile {
     ///
     /// # Panics
     /// If a tensor has another number of values than its sizes say.
-    pub fn write_like<'a>(
+    pub fn write_like<'a, N: Into<Numbers<'a>>>(
         &self,
         output: &Path,
         changed: &[(&str, Value<'_>)],
-        tensors: impl IntoIterator<Item = (&'a str, &'a [usize], &'a [f32])>,
+        tensors: impl IntoIterator<Item = (&'a str, &'a [usize], N)>,
     ) -> Result<(), WriteError> {
         if output.exists() {
             return Err(WriteError::Exists { path: output.to_owned() });
@@ -136,13 +168,19 @@ impl ModelFile {
         let mut sink = Sink::like(&self.source);
         for (key, value) in changed {
             match value {
+                Value::Nothing => sink.remove(key),
                 Value::Number(number) => sink.set_number(key, *number),
+                Value::Float(number) => sink.set_float(key, *number),
                 Value::Text(text) => sink.set_text(key, text),
                 Value::Booleans(values) => sink.set_booleans(key, values),
+                Value::Integers(values) => sink.set_integers(key, values),
             }
         }
         for (name, sizes, values) in tensors {
-            sink.add_floats(name, sizes, values);
+            match values.into() {
+                Numbers::Floats(values) => sink.add_floats(name, sizes, values),
+                Numbers::Integers(values) => sink.add_integers(name, sizes, values),
+            }
         }
         if !sink.write(output) {
             // Half a model is worth nothing; that it may not have been begun is no error.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::in_models_folder;
-use forerun_llama::{Model, ModelFile, ModelOptions, Tensor, Value, WriteError};
+use forerun_llama::{Model, ModelFile, ModelOptions, Numbers, Tensor, Value, WriteError};
 
 fn place(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -73,4 +73,33 @@ fn quantised_tensors_are_read_as_numbers() {
     }
     assert!(fine.tensor("blk.99.attn_q.weight").is_none());
     assert!(ModelFile::open(Path::new("/nowhere.gguf")).is_err());
+}
+
+#[test]
+fn a_file_may_have_other_keys_and_whole_numbers() {
+    let (from, out) = (in_models_folder("zoo/llama-eagle3.gguf"), place("whole.gguf"));
+    let file = ModelFile::open(&from).unwrap();
+    let d2t: Vec<i64> = (0..file.tensor_sizes("d2t").unwrap()[0] as i64).map(|it| it + 7).collect();
+    let tensors: Vec<Tensor> =
+        file.tensor_names().iter().filter_map(|name| file.tensor(name)).collect();
+    assert_eq!(tensors.len() + 1, file.tensor_names().len(), "all but d2t are of floats");
+    let given = tensors.iter().map(|it| (&*it.name, &it.sizes[..], Numbers::Floats(&it.values)));
+    let sizes = [d2t.len()];
+    let given = given.chain([("d2t", &sizes[..], Numbers::Integers(&d2t))]);
+    let values = [
+        ("general.name", Value::Nothing),
+        ("eagle3.rope.freq_base", Value::Float(5e5)),
+        ("eagle3.target_layers", Value::Integers(&[1, 1, 2])),
+    ];
+    file.write_like(&out, &values, given).unwrap();
+    let made = ModelFile::open(&out).unwrap();
+    assert!(!made.keys().contains(&"general.name".to_owned()));
+    assert_eq!(made.keys().len(), file.keys().len(), "one less and one more");
+    assert_eq!(made.float("eagle3.rope.freq_base"), Some(5e5));
+    assert_eq!(made.integers("eagle3.target_layers").unwrap(), [1, 1, 2]);
+    assert_eq!(made.tensor("d2t"), None, "it has no floats");
+    let bytes: Vec<u8> = d2t.iter().flat_map(|it| it.to_le_bytes()).collect();
+    let has = |path: &Path| fs::read(path).unwrap().windows(bytes.len()).any(|it| it == bytes);
+    assert!(has(&out) && !has(&from));
+    Model::load(ModelOptions::new(&out)).unwrap();
 }

@@ -2,20 +2,19 @@
 
 use candle_core::{D, Device, Result, Tensor};
 
-use super::Batch;
 use super::shape::{Activation, Pairs, Part, Shape};
 use crate::loss::Real;
 
 /// How far each pair of numbers is turned at each position: cosines and sines.
 #[derive(Debug)]
-pub(super) struct Rotary {
+pub(crate) struct Rotary {
     pairs: Pairs,
     cosines: Tensor,
     sines: Tensor,
 }
 
 impl Rotary {
-    pub(super) fn new<F: Real>(shape: &Shape, base: f64, len: usize) -> Result<Self> {
+    pub(crate) fn new<F: Real>(shape: &Shape, base: f64, len: usize) -> Result<Self> {
         let half = shape.head / 2;
         let angle = |at: usize| {
             let speed = base.powf(-2.0 * (at % half) as f64 / shape.head as f64);
@@ -30,17 +29,17 @@ impl Rotary {
 }
 
 /// The turns of a batch's tokens: each sequence begins at position 0.
-pub(super) struct Positions {
+pub(crate) struct Positions {
     pairs: Pairs,
     cosines: Tensor,
     sines: Tensor,
 }
 
 impl Positions {
-    pub(super) fn of(rotary: &Rotary, batch: &Batch) -> Result<Self> {
+    pub(crate) fn of(rotary: &Rotary, lens: &[usize]) -> Result<Self> {
         let each = |table: &Tensor| {
             let of_sequences: Result<Vec<Tensor>> =
-                batch.lens.iter().map(|&len| table.narrow(0, 0, len)).collect();
+                lens.iter().map(|&len| table.narrow(0, 0, len)).collect();
             // One turn for all heads of a token.
             Tensor::cat(&of_sequences?, 0)?.unsqueeze(1)
         };
@@ -69,10 +68,10 @@ impl Positions {
 }
 
 /// A block's weights.
-pub(super) struct Block<'a> {
-    pub(super) shape: &'a Shape,
-    pub(super) weights: &'a [Tensor],
-    pub(super) block: usize,
+pub(crate) struct Block<'a> {
+    pub(crate) shape: &'a Shape,
+    pub(crate) weights: &'a [Tensor],
+    pub(crate) block: usize,
 }
 
 impl Block<'_> {
@@ -86,14 +85,14 @@ impl Block<'_> {
     }
 
     /// Norms rows, if there is such a norm.
-    fn norm(&self, rows: Tensor, part: Part) -> Result<Tensor> {
+    pub(crate) fn norm(&self, rows: Tensor, part: Part) -> Result<Tensor> {
         match self.optional(part) {
             Some(weight) => norm(&rows, weight, self.shape.epsilon),
             None => Ok(rows),
         }
     }
 
-    fn linear(&self, rows: &Tensor, part: Part) -> Result<Tensor> {
+    pub(crate) fn linear(&self, rows: &Tensor, part: Part) -> Result<Tensor> {
         rows.matmul(&self.weight(part).t()?)
     }
 
@@ -107,21 +106,27 @@ impl Block<'_> {
         heads.reshape((tokens, numbers / self.shape.head, self.shape.head))
     }
 
-    pub(super) fn attention(
+    /// Queries, keys and values of all tokens; scores are the products of the first two.
+    pub(crate) fn heads(&self, normed: &Tensor, positions: &Positions) -> Result<[Tensor; 3]> {
+        let queries = self.project(normed, Part::Query, Part::QueryBias)?;
+        let queries = positions.turn(&self.norm(queries, Part::QueryNorm)?)?;
+        let keys = self.project(normed, Part::Key, Part::KeyBias)?;
+        let keys = positions.turn(&self.norm(keys, Part::KeyNorm)?)?;
+        let values = self.project(normed, Part::Value, Part::ValueBias)?;
+        let queries = (queries * (self.shape.head as f64).powf(-0.5))?;
+        Ok([queries, keys, values])
+    }
+
+    pub(crate) fn attention(
         &self,
         stream: &Tensor,
-        batch: &Batch,
+        lens: &[usize],
         positions: &Positions,
     ) -> Result<Tensor> {
         let normed = self.norm(stream.clone(), Part::AttnNorm)?;
-        let queries = self.project(&normed, Part::Query, Part::QueryBias)?;
-        let queries = positions.turn(&self.norm(queries, Part::QueryNorm)?)?;
-        let keys = self.project(&normed, Part::Key, Part::KeyBias)?;
-        let keys = positions.turn(&self.norm(keys, Part::KeyNorm)?)?;
-        let values = self.project(&normed, Part::Value, Part::ValueBias)?;
-        let queries = (queries * (self.shape.head as f64).powf(-0.5))?;
-        let (mut start, mut mixed) = (0, Vec::with_capacity(batch.lens.len()));
-        for &len in &batch.lens {
+        let [queries, keys, values] = self.heads(&normed, positions)?;
+        let (mut start, mut mixed) = (0, Vec::with_capacity(lens.len()));
+        for &len in lens {
             let of = |all: &Tensor| all.narrow(0, start, len);
             mixed.push(self.mix(&of(&queries)?, &of(&keys)?, &of(&values)?)?);
             start += len;
@@ -132,22 +137,25 @@ impl Block<'_> {
 
     /// What the tokens of a sequence take from those up to each.
     fn mix(&self, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
-        let Shape { heads, key_heads, head, .. } = *self.shape;
         let len = queries.dim(0)?;
-        // Several heads of queries share one of keys.
-        let shared = |of: &Tensor| {
-            let sizes = (key_heads, heads / key_heads, len, head);
-            of.transpose(0, 1)?.unsqueeze(1)?.expand(sizes)?.reshape((heads, len, head))
-        };
         let queries = queries.transpose(0, 1)?.contiguous()?;
-        let scores = queries.matmul(&shared(keys)?.t()?.contiguous()?)?;
+        let scores = queries.matmul(&self.shared(keys)?.t()?.contiguous()?)?;
         let seen = self.shape.window_of(self.block).map_or(len, |window| window.len);
-        let weights = softmax(&scores.broadcast_add(&causal(len, seen, scores.dtype())?)?)?;
-        let mixed = weights.matmul(&shared(values)?)?;
-        mixed.transpose(0, 1)?.reshape((len, heads * head))
+        let sees = |token: usize, other: usize| other <= token && token - other < seen;
+        let weights = softmax(&scores.broadcast_add(&mask(len, scores.dtype(), sees)?)?)?;
+        let mixed = weights.matmul(&self.shared(values)?)?;
+        mixed.transpose(0, 1)?.reshape((len, self.shape.heads * self.shape.head))
     }
 
-    pub(super) fn feed_forward(&self, stream: &Tensor) -> Result<Tensor> {
+    /// Keys or values of a sequence for each head of queries, of which several share one.
+    pub(crate) fn shared(&self, of: &Tensor) -> Result<Tensor> {
+        let Shape { heads, key_heads, head, .. } = *self.shape;
+        let len = of.dim(0)?;
+        let sizes = (key_heads, heads / key_heads, len, head);
+        of.transpose(0, 1)?.unsqueeze(1)?.expand(sizes)?.reshape((heads, len, head))
+    }
+
+    pub(crate) fn feed_forward(&self, stream: &Tensor) -> Result<Tensor> {
         let normed = self.norm(stream.clone(), Part::FfnNorm)?;
         let gate = self.linear(&normed, Part::Gate)?;
         let gate = match self.shape.activation {
@@ -160,24 +168,25 @@ impl Block<'_> {
 }
 
 /// Scales rows to a mean square of one, and each number by its weight.
-pub(super) fn norm(rows: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor> {
+pub(crate) fn norm(rows: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor> {
     let scale = (rows.sqr()?.mean_keepdim(D::Minus1)? + epsilon)?.sqrt()?;
     rows.broadcast_div(&scale)?.broadcast_mul(weight)
 }
 
-fn softmax(rows: &Tensor) -> Result<Tensor> {
+pub(crate) fn softmax(rows: &Tensor) -> Result<Tensor> {
     // What all of a row have in common makes no difference, nor does its slope.
     let most = rows.max_keepdim(D::Minus1)?.detach();
     let shares = rows.broadcast_sub(&most)?.exp()?;
     shares.broadcast_div(&shares.sum_keepdim(D::Minus1)?)
 }
 
-/// Nothing for the last `seen` tokens up to each, and minus infinity for all others.
-fn causal(len: usize, seen: usize, kind: candle_core::DType) -> Result<Tensor> {
-    let number = |at: usize| {
-        let (token, other) = (at / len, at % len);
-        if other > token || token - other >= seen { f32::NEG_INFINITY } else { 0.0 }
-    };
+/// Nothing for what each token sees of a sequence, and minus infinity for the rest.
+pub(crate) fn mask(
+    len: usize,
+    kind: candle_core::DType,
+    sees: impl Fn(usize, usize) -> bool,
+) -> Result<Tensor> {
+    let number = |at: usize| if sees(at / len, at % len) { 0.0 } else { f32::NEG_INFINITY };
     let numbers: Vec<f32> = (0..len * len).map(number).collect();
     Tensor::from_vec(numbers, (len, len), &Device::Cpu)?.to_dtype(kind)
 }

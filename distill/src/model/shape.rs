@@ -79,7 +79,7 @@ pub struct Shape {
 
 /// The trained tensors of a block, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     AttnNorm,
     Query,
     Key,

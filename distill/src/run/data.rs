@@ -43,6 +43,16 @@ impl<'a> Source<'a> {
         self.texts() * self.settings.predict
     }
 
+    /// Most tokens of all texts.
+    pub(super) fn token_count(&self) -> usize {
+        self.texts() * self.settings.len
+    }
+
+    /// Where the rows are kept.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Bytes that are still to be written of them, at most.
     pub(super) fn size(&self) -> u64 {
         let Settings { listed, len, .. } = self.settings;

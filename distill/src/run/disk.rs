@@ -3,17 +3,16 @@
 use std::path::Path;
 
 use anyhow::ensure;
-use forerun_distill::model::Shape;
 use forerun_lab::bytes;
 
 /// Copies of the trained weights in a checkpoint: they, two means of their gradients, and the best.
 const CHECKPOINT_COPIES: u64 = 4;
 
 /// Bytes that a run takes at most beside the rows: a checkpoint, and while it is replaced, or the student is
-/// written, as much again. The student is written in `f32` first.
-pub(super) fn written(student: &Shape) -> u64 {
-    let trained = 4 * student.trained() as u64;
-    let whole = trained + 2 * 4 * (student.vocab * student.width) as u64;
+/// written, as much again. The student is written in `f32` first, with so many numbers that are not trained.
+pub(super) fn written(trained: usize, frozen: usize) -> u64 {
+    let trained = 4 * trained as u64;
+    let whole = trained + 4 * frozen as u64;
     CHECKPOINT_COPIES * trained + (CHECKPOINT_COPIES * trained).max(2 * whole)
 }
 

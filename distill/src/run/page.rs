@@ -3,7 +3,6 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forerun_distill::loss::Divergence;
-use forerun_distill::model::Shape;
 use forerun_distill::rows::Rows;
 use forerun_distill::speedup::Forecast;
 use forerun_distill::train::{Plan, Point, Progress};
@@ -15,7 +14,8 @@ use crate::flags::Flags;
 pub(super) struct Run<'a> {
     pub(super) flags: &'a Flags,
     pub(super) rows: &'a Rows,
-    pub(super) shape: &'a Shape,
+    /// What was trained.
+    pub(super) student: &'a str,
     pub(super) plan: &'a Plan,
     pub(super) progress: &'a Progress,
     pub(super) forecast: &'a Forecast,
@@ -154,23 +154,13 @@ impl Run<'_> {
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
-        let (settings, plan, shape) = (&self.rows.settings, self.plan, self.shape);
-        let student = self.flags.student.as_ref().unwrap_or(&self.flags.model);
+        let (settings, plan) = (&self.rows.settings, self.plan);
         let machine = Machine::here();
         let time = Span { seconds: self.progress.seconds };
         vec![
             ("date", today()),
             ("target", format!("{}, SHA-256 {}", file_name(&self.flags.model), settings.target)),
-            (
-                "student",
-                format!(
-                    "{} blocks of {}, {:.1} million weights trained, written as {}",
-                    shape.blocks,
-                    file_name(student),
-                    shape.trained() as f64 / 1e6,
-                    self.flags.format
-                ),
-            ),
+            ("student", self.student.to_owned()),
             (
                 "data",
                 format!(

@@ -1,11 +1,12 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::model::{Activation, Pairs};
+use crate::model::{Activation, Pairs, Student};
+use crate::pupil::ModelPupil;
 
 const VOCAB: u32 = 13;
 
-fn student() -> Student<f32> {
+fn student() -> ModelPupil {
     let shape = Shape {
         vocab: VOCAB as usize,
         width: 16,
@@ -36,7 +37,8 @@ fn student() -> Student<f32> {
         });
     let weights = weights.collect();
     let embedding = numbers(shape.vocab * shape.width, 99, 1.0);
-    Student::new(shape, (embedding, None), weights, 32).unwrap()
+    let student = Student::new(shape, (embedding, None), weights, 32).unwrap();
+    ModelPupil { student, words: None }
 }
 
 /// Texts in which each token is followed by a certain other four times out of five.
@@ -82,7 +84,7 @@ fn plan() -> Plan {
     }
 }
 
-fn run(trainer: &mut Trainer<'_>, until: u64) {
+fn run(trainer: &mut Trainer<'_, ModelPupil>, until: u64) {
     while trainer.progress.step < until && !trainer.is_done() {
         if trainer.is_due() {
             trainer.measure().unwrap();
@@ -101,12 +103,12 @@ fn training_raises_the_overlap_of_what_is_held_out() {
     for divergence in
         [Divergence::ForwardKl, Divergence::ReverseKl, Divergence::Jsd, Divergence::Tv]
     {
-        let mut trainer = Trainer::new(Plan { divergence, ..plan() }, &rows, student(), None);
+        let mut trainer = Trainer::new(Plan { divergence, ..plan() }, &rows, student());
         run(&mut trainer, u64::MAX);
         trainer.measure().unwrap();
         let (first, last) = (trainer.progress.curve[0], *trainer.progress.best().unwrap().0);
         assert!(last.overlap > first.overlap + 0.25, "{divergence:?}: {first:?} {last:?}");
-        let best = measure(trainer.best_student(), &rows, None, (divergence, 40)).unwrap().mean;
+        let best = measure(trainer.best_pupil(), &rows, (divergence, 40)).unwrap()[0].mean;
         assert_eq!(best.overlap, last.overlap, "the best weights are kept");
     }
 }
@@ -114,15 +116,15 @@ fn training_raises_the_overlap_of_what_is_held_out() {
 #[test]
 fn a_resumed_run_is_the_same_to_the_last_bit() {
     let (rows, path) = (rows(), place("resumed"));
-    let mut whole = Trainer::new(plan(), &rows, student(), None);
+    let mut whole = Trainer::new(plan(), &rows, student());
     run(&mut whole, 70);
-    let mut first = Trainer::new(plan(), &rows, student(), None);
+    let mut first = Trainer::new(plan(), &rows, student());
     run(&mut first, 33);
     first.save(&path).unwrap();
-    let mut second = Trainer::new(plan(), &rows, student(), None);
+    let mut second = Trainer::new(plan(), &rows, student());
     second.load(&path).unwrap();
     run(&mut second, 70);
-    assert_eq!(second.student.weights, whole.student.weights);
+    assert_eq!(second.pupil.student.weights, whole.pupil.student.weights);
     assert_eq!((&second.adam, &second.best), (&whole.adam, &whole.best));
     assert_eq!(second.progress, whole.progress);
     std::fs::remove_file(path).unwrap();
@@ -131,10 +133,10 @@ fn a_resumed_run_is_the_same_to_the_last_bit() {
 #[test]
 fn a_checkpoint_of_other_settings_or_a_damaged_one_is_refused() {
     let (rows, path) = (rows(), place("refused"));
-    let mut trainer = Trainer::new(plan(), &rows, student(), None);
+    let mut trainer = Trainer::new(plan(), &rows, student());
     run(&mut trainer, 3);
     trainer.save(&path).unwrap();
-    let mut other = Trainer::new(Plan { rate: 1e-3, ..plan() }, &rows, student(), None);
+    let mut other = Trainer::new(Plan { rate: 1e-3, ..plan() }, &rows, student());
     let error = other.load(&path).unwrap_err().to_string();
     assert!(error.contains("other settings"), "{error}");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -149,7 +151,7 @@ fn a_checkpoint_of_other_settings_or_a_damaged_one_is_refused() {
 #[test]
 fn every_text_is_learned_from_once_an_epoch_and_none_that_is_held_out() {
     let (rows, plan) = (rows(), plan());
-    let mut trainer = Trainer::new(plan.clone(), &rows, student(), None);
+    let mut trainer = Trainer::new(plan.clone(), &rows, student());
     let mut orders = Vec::new();
     for epoch in 0..3 {
         trainer.progress.epoch = epoch;
@@ -176,7 +178,7 @@ fn own_text(text: &Text) -> Text {
     own
 }
 
-fn run_with_own(trainer: &mut Trainer<'_>, until: u64) {
+fn run_with_own(trainer: &mut Trainer<'_, ModelPupil>, until: u64) {
     while trainer.progress.step < until {
         let places = trainer.wants_own();
         if !places.is_empty() {
@@ -190,7 +192,7 @@ fn run_with_own(trainer: &mut Trainer<'_>, until: u64) {
 #[test]
 fn a_share_of_the_texts_is_the_student_s_own_after_the_first_epoch() {
     let (rows, half) = (rows(), Plan { on_policy: 0.5, ..plan() });
-    let mut trainer = Trainer::new(half.clone(), &rows, student(), None);
+    let mut trainer = Trainer::new(half.clone(), &rows, student());
     assert!(trainer.wants_own().is_empty(), "at first it has nothing to say");
     while trainer.progress.epoch == 0 {
         trainer.step().unwrap();
@@ -215,28 +217,30 @@ fn a_share_of_the_texts_is_the_student_s_own_after_the_first_epoch() {
 fn a_checkpoint_has_the_student_s_own_texts() {
     let (rows, path) = (rows(), place("own"));
     let half = || Plan { on_policy: 0.5, ..plan() };
-    let mut whole = Trainer::new(half(), &rows, student(), None);
+    let mut whole = Trainer::new(half(), &rows, student());
     run_with_own(&mut whole, 40);
-    let mut first = Trainer::new(half(), &rows, student(), None);
+    let mut first = Trainer::new(half(), &rows, student());
     run_with_own(&mut first, 12);
     assert!(!first.own.is_empty() && first.progress.batch > 0, "in the middle of an epoch");
     first.save(&path).unwrap();
-    let mut second = Trainer::new(half(), &rows, student(), None);
+    let mut second = Trainer::new(half(), &rows, student());
     second.load(&path).unwrap();
     run_with_own(&mut second, 40);
-    assert_eq!(second.student.weights, whole.student.weights);
+    assert_eq!(second.pupil.student.weights, whole.pupil.student.weights);
     std::fs::remove_file(path).unwrap();
 }
 
 #[test]
 fn it_ends_when_measurements_are_no_better() {
     let rows = rows();
-    let mut trainer = Trainer::new(Plan { patience: 3, ..plan() }, &rows, student(), None);
+    let mut trainer = Trainer::new(Plan { patience: 3, ..plan() }, &rows, student());
     let point = |accepted| Point {
         step: 0,
         rows: 0,
         loss: 0.0,
         overlap: 0.0,
+        overlap_error: 0.0,
+        agreement_error: 0.0,
         agreement: 0.0,
         accepted,
         learned_loss: None,

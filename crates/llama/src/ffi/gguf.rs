@@ -251,6 +251,12 @@ impl<'a> Sink<'a> {
         unsafe { sys::gguf_set_val_u32(self.raw.as_ptr(), key.as_ptr(), number) };
     }
 
+    pub(crate) fn set_float(&mut self, key: &str, number: f32) {
+        let key = c_key(key);
+        // SAFETY: the file is live and `key` a C string.
+        unsafe { sys::gguf_set_val_f32(self.raw.as_ptr(), key.as_ptr(), number) };
+    }
+
     pub(crate) fn remove(&mut self, key: &str) {
         let key = c_key(key);
         // SAFETY: the file is live and `key` a C string.
@@ -268,6 +274,23 @@ impl<'a> Sink<'a> {
     /// # Panics
     /// If there are more than four sizes, or another number of values than they say.
     pub(crate) fn add_floats(&mut self, name: &str, sizes: &[usize], values: &[f32]) {
+        self.add(name, sizes, (sys::GGML_TYPE_F32, values));
+    }
+
+    /// The same as `i64`.
+    ///
+    /// # Panics
+    /// As above.
+    pub(crate) fn add_integers(&mut self, name: &str, sizes: &[usize], values: &[i64]) {
+        self.add(name, sizes, (sys::GGML_TYPE_I64, values));
+    }
+
+    /// Adds a tensor of a type that keeps each number as a `T`.
+    fn add<T: Copy>(&mut self, name: &str, sizes: &[usize], of: (sys::ggml_type, &[T])) {
+        let (kind, values) = of;
+        // SAFETY: the type is one of ggml's, which only looks it up.
+        let number_len = unsafe { sys::ggml_type_size(kind) };
+        assert_eq!(number_len, size_of::<T>(), "the type keeps numbers as they are");
         assert!(sizes.len() <= 4, "ggml has at most four dimensions");
         assert_eq!(
             sizes.iter().product::<usize>(),
@@ -288,15 +311,14 @@ impl<'a> Sink<'a> {
         self.changed.push(context);
         let dimensions = i32::try_from(ne.len()).expect("at most four");
         // SAFETY: the context is live and has room for the tensor; `ne` has that many sizes.
-        let tensor = unsafe {
-            sys::ggml_new_tensor(context.as_ptr(), sys::GGML_TYPE_F32, dimensions, ne.as_ptr())
-        };
+        let tensor =
+            unsafe { sys::ggml_new_tensor(context.as_ptr(), kind, dimensions, ne.as_ptr()) };
         let tensor = NonNull::new(tensor).expect("there is room for it");
         let name = c_key(name);
         // SAFETY: the tensor is live and `name` a C string, which ggml copies.
         unsafe { sys::ggml_set_name(tensor.as_ptr(), name.as_ptr()) };
         // SAFETY: the tensor is live.
-        let data = unsafe { tensor.as_ref() }.data.cast::<f32>();
+        let data = unsafe { tensor.as_ref() }.data.cast::<T>();
         // SAFETY: the tensor has room for as many values, in memory of its own.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), data, values.len()) };
         // SAFETY: both are live; the tensor is until the file is written, as `self` holds it.
