@@ -184,7 +184,7 @@ impl Written {
 
 #[test]
 fn a_head_s_rows_are_those_of_llama_cpp_at_every_depth() {
-    // States are kept as f16; all else is f32.
+    // States are kept as f16; all else is f32, and only the order of sums differs.
     for (name, layers, drafted) in [
         ("zoo/llama.gguf", Some(&[0, 1, 2][..]), 100),
         ("zoo/llama.gguf", None, 8192),
@@ -192,7 +192,7 @@ fn a_head_s_rows_are_those_of_llama_cpp_at_every_depth() {
     ] {
         let gap = Written::new(name, layers, drafted, QuantizeType::F32).gap();
         println!("{name} {layers:?} {drafted}: {gap}");
-        assert!(gap < 0.02, "{name}, {drafted} tokens: {gap}");
+        assert!(gap < 0.005, "{name}, {drafted} tokens: {gap}");
     }
 }
 
@@ -226,13 +226,13 @@ fn the_usual_mistakes_would_show() {
     let numbered = gap(&head, &others, tokens, features.clone());
     println!("{paired} {layers} {rotary} {numbered}");
     for gap in [paired, layers, rotary, numbered] {
-        assert!(gap > 0.1, "{gap}");
+        assert!(gap > 0.05, "{gap}");
     }
 }
 
 #[test]
 fn a_quantised_head_of_a_real_target_is_run_as_it_was_trained() {
-    for (format, most) in [(QuantizeType::F32, 0.02), (QuantizeType::Q8_0, 0.1)] {
+    for (format, most) in [(QuantizeType::F32, 0.005), (QuantizeType::Q8_0, 0.1)] {
         let gap = Written::new(BASE, Some(&[3, 15, 29]), 4000, format).gap();
         println!("{format}: {gap}");
         assert!(gap < most, "{format}: {gap}");
