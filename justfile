@@ -60,6 +60,20 @@ faults-report runs="1000000":
 planted *kind:
     python3 tools/planted.py {{ kind }}
 
+# Format, clippy, licences and tests of `distill/`, which trains draft models in a workspace of its own; wants `just models`.
+# Arguments go to nextest.
+distill-check *args:
+    cd distill && cargo fmt --check && cargo clippy --locked --all-targets -- -D warnings
+    cd distill && cargo deny --log-level warn check bans licenses sources
+    cd distill && cargo nextest run --locked {{ args }}
+
+# Train a draft model and measure it (pruned, code, domain or losses; an hour or more each): writes bench/distill/. FOLDER has the
+# published files that bench/prompts/README.md names.
+distill-report run folder:
+    cargo build --release -p forerun
+    cd distill && cargo build --release
+    python3 bench/distill/distill.py {{ run }} {{ folder }}
+
 # No module uses another that uses it, directly or around a corner.
 circles:
     python3 tools/circles.py

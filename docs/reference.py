@@ -22,6 +22,8 @@ MODELS = Path(os.environ.get("FORERUN_MODELS", "~/.cache/forerun/models")).expan
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MADE = "<!-- Written by docs/reference.py: run `just reference` after a change. -->"
 ANY = "anything"
+# Programs of their own, which are not built with this one, and the pages about them.
+ELSEWHERE = {"distill": "../distill.md"}
 # What is set on this machine would be shown in the help.
 ENVIRONMENT = {"PATH": os.environ.get("PATH", ""), "HOME": "/nowhere"}
 
@@ -44,7 +46,7 @@ def command_page(name: str, about: str) -> str:
 
 
 def index(found: dict[str, str]) -> str:
-    rows = "\n".join(f"| [{name}]({name}.md) | {about} |" for name, about in found.items())
+    rows = "\n".join(f"| [{name}]({ELSEWHERE.get(name, f'{name}.md')}) | {about} |" for name, about in found.items())
     about = "`forerun COMMAND --help` says the same, `forerun man` as manual pages. The server's endpoints and fields are in [api](api.md)."
     return f"{MADE}\n# Commands\n\n{about}\n\n| command | what it does |\n|---|---|\n{rows}\n"
 
@@ -138,7 +140,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if something differs")
     check = parser.parse_args().check
     found = commands()
-    wanted = {f"{name}.md": command_page(name, about) for name, about in found.items()}
+    wanted = {f"{name}.md": command_page(name, about) for name, about in found.items() if name not in ELSEWHERE}
     wanted |= {"index.md": index(found), "api.md": api_page(document())}
     there = {path.name: path.read_text() for path in REFERENCE.glob("*.md")}
     stale = sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))

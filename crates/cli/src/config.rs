@@ -25,7 +25,7 @@ pub(crate) const FLAG: &str = "config";
 pub(crate) const VARIABLE: &str = "FORERUN_CONFIG";
 
 /// Commands that take nothing from the file: they work where it is wrong.
-const WITHOUT: &[&str] = &["completions", "config", "doctor", "help", "man"];
+const WITHOUT: &[&str] = &["completions", "config", "distill", "doctor", "help", "man"];
 
 /// Keys of the file that do not count if something else was said in their place. Of these, clap
 /// sees no conflict.

@@ -10,6 +10,7 @@ mod chat;
 mod config;
 mod doctor;
 mod download;
+mod extension;
 mod flags;
 mod gate_file;
 mod generate;
@@ -81,12 +82,17 @@ enum Command {
     Man(shell::ManFlags),
     /// Make a draft model faster by leaving out tokens it hardly needs
     Trim(Box<trim::TrimFlags>),
+    /// Train a draft model for a target, from GGUF to GGUF (the program forerun-distill)
+    Distill(extension::DistillFlags),
 }
 
 /// What the program ends with where a command line cannot be read.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    if let Some(flags) = extension::DistillFlags::asked(std::env::args_os()) {
+        return flags.run().unwrap_or_else(|error| failed(&error));
+    }
     forerun_llama::bound_memory_arenas();
     let cli = match parse() {
         Ok(Ok(cli)) => cli,
@@ -114,6 +120,7 @@ fn main() -> ExitCode {
         Command::Completions(flags) => flags.run(),
         Command::Man(flags) => flags.run(),
         Command::Trim(flags) => flags.run(),
+        Command::Distill(flags) => flags.run(),
     };
     result.unwrap_or_else(|error| failed(&error))
 }

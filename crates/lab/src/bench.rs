@@ -13,7 +13,7 @@ mod metrics;
 mod models;
 mod page;
 mod plan;
-mod plot;
+pub(crate) mod plot;
 mod record;
 mod report;
 mod session;

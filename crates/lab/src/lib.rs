@@ -16,6 +16,7 @@ pub mod tune;
 
 mod cancellation;
 mod client;
+mod curves;
 mod error;
 mod html;
 mod machine;
@@ -29,6 +30,7 @@ mod toy;
 mod words;
 
 pub use cancellation::Cancellation;
+pub use curves::{Curves, CurvesPage};
 pub use error::{Error, Result};
 pub use machine::{Build, EngineRecord, Machine, Provenance};
 pub use models::{EngineShape, MEASURE, Models, Parts, SLOT, Subject, Target};

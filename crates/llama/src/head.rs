@@ -34,6 +34,27 @@ const GIVE_LAYER_INPUTS: [&str; 20] = [
     "qwen4exp",
 ];
 
+/// Whether llama.cpp gives what goes into the layers of an architecture, as most heads want it.
+pub fn gives_layer_inputs(architecture: &str) -> bool {
+    GIVE_LAYER_INPUTS.contains(&architecture)
+}
+
+impl LlamaEngine {
+    /// Has passes give what goes into these layers, one after the other as a feature row of every token, from
+    /// now on. `model` is the engine's.
+    ///
+    /// # Errors
+    /// If the architecture does not give it, or there is no such layer.
+    pub fn give_layer_inputs(&mut self, model: &Model, layers: &[u32]) -> Result<(), SetupError> {
+        let architecture = model.architecture();
+        if !gives_layer_inputs(&architecture) {
+            return Err(SetupError::NoHiddenStates { architecture });
+        }
+        self.give(states_of(layers.iter().copied(), model)?);
+        Ok(())
+    }
+}
+
 /// Architectures with a graph for their own prediction blocks.
 const PREDICT: [&str; 14] = [
     "bailingmoe3",
@@ -94,7 +115,7 @@ impl LlamaHead {
         };
         let architecture = target_model.architecture();
         let given = match kind {
-            HeadKind::Eagle3 | HeadKind::Dflash => GIVE_LAYER_INPUTS.contains(&&*architecture),
+            HeadKind::Eagle3 | HeadKind::Dflash => gives_layer_inputs(&architecture),
             HeadKind::Mtp => PREDICT.contains(&&*architecture),
         };
         if !given {
@@ -208,12 +229,23 @@ fn layer_inputs(head: &Model, target: &Model) -> Result<Vec<HiddenState>, SetupE
     if own != words {
         return Err(other(format!("it has {own} tokens, and the target has {words}")));
     }
-    let layers = target.layer_count();
-    let state = |layer: u32| match (layer as usize).cmp(&layers) {
-        std::cmp::Ordering::Less => Ok(HiddenState::LayerInput(layer)),
-        _ => Err(other(format!("it reads layer {layer}, and the target has {layers}"))),
+    states_of(head.raw().target_layers(), target)
+}
+
+/// What goes into these layers of a target, if it has them.
+fn states_of(
+    layers: impl IntoIterator<Item = u32>,
+    target: &Model,
+) -> Result<Vec<HiddenState>, SetupError> {
+    let count = target.layer_count();
+    let state = |layer: u32| match (layer as usize) < count {
+        true => Ok(HiddenState::LayerInput(layer)),
+        false => {
+            let reason = format!("it reads layer {layer}, and the target has {count}");
+            Err(SetupError::OtherTarget { reason })
+        }
     };
-    head.raw().target_layers().into_iter().map(state).collect()
+    layers.into_iter().map(state).collect()
 }
 
 impl Engine for LlamaHead {

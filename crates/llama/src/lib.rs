@@ -12,6 +12,7 @@ mod gguf;
 mod head;
 mod layout;
 mod model;
+mod model_file;
 mod options;
 mod quantize;
 mod setup;
@@ -24,8 +25,9 @@ mod weights;
 pub use embedder::{EmbedderOptions, LlamaEmbedder};
 pub use engine::LlamaEngine;
 pub use gguf::Header;
-pub use head::LlamaHead;
+pub use head::{LlamaHead, gives_layer_inputs};
 pub use model::{HeadKind, LoadError, Model};
+pub use model_file::{ModelFile, Numbers, Tensor, Value, WriteError};
 pub use options::{
     CacheType, EngineOptions, FlashAttention, GpuLayers, LoadMode, ModelOptions, Pooling, Progress,
     UnknownName,
@@ -33,7 +35,7 @@ pub use options::{
 pub use quantize::{QuantizeError, quantize};
 pub use setup::SetupError;
 pub use token_names::TokenNames;
-pub use trim::{TrimError, Trimmed, trim};
+pub use trim::{TrimError, Trimmed, transplant, trim};
 pub use vocab::Vocab;
 pub use weights::QuantizeType;
 

@@ -3,6 +3,7 @@
 //!
 //! Embeddings, output and tokenizer keep the tokens that matter. Tokens get new numbers, so a trimmed
 //! model drafts through the map between vocabularies, by their text: what it lacks is never drafted.
+//! A model can also be given the tokens of another one, and then be trained to use them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CString;
@@ -16,6 +17,13 @@ const NORMAL: i32 = 1;
 
 /// How SentencePiece spells a space.
 const SPACE: &str = "\u{2581}";
+
+/// What a model reads tokens by, and what it says them by if that is another tensor.
+const EMBEDDING: &str = "token_embd.weight";
+const OUTPUT: &str = "output.weight";
+
+/// How the keys of a tokenizer begin.
+const TOKENIZER: &str = "tokenizer.";
 
 /// Why a model was not trimmed.
 #[derive(Debug, thiserror::Error)]
@@ -85,27 +93,113 @@ pub fn trim(
     size: usize,
     counts: Option<&[u64]>,
 ) -> Result<Trimmed, TrimError> {
-    check_file(input)?;
-    if output.exists() {
-        return Err(TrimError::Exists { path: output.to_owned() });
-    }
-    let no_vocab = || TrimError::NoVocab { path: input.to_owned() };
-    let source = Source::open(input).ok_or_else(no_vocab)?;
-    let words = Words::of(&source).ok_or_else(no_vocab)?;
-    let before = words.tokens.len();
-    if let Some(counts) = counts.filter(|counts| counts.len() != before) {
-        return Err(TrimError::Counts { counts: counts.len(), tokens: before });
-    }
+    check_free(output)?;
+    let (source, words) = opened(input)?;
     let kept = words.kept(size, counts)?;
     let mut sink = Sink::like(&source);
     words.write(&source, &mut sink, &kept);
-    sink.add_tensors(&["token_embd.weight", "output.weight"], &kept);
+    sink.add_tensors(&[EMBEDDING, OUTPUT]);
+    for name in [EMBEDDING, OUTPUT] {
+        sink.add_rows(name, &kept);
+    }
+    written(&sink, output)?;
+    Ok(Trimmed { before: words.tokens.len(), after: kept.len() })
+}
+
+/// Writes the model at `donor` to `output` with the vocabulary of the one at `target`: all of it, or as
+/// many tokens with the highest counts, chosen as by [`trim`].
+///
+/// A token is read and said as the mean of the donor's tokens that `spelled` names for it, by its
+/// number in the target; one that is spelled by none, as the mean of all.
+///
+/// # Errors
+/// As for [`trim`].
+pub fn transplant(
+    donor: &Path,
+    (target, chosen): (&Path, Option<(usize, &[u64])>),
+    output: &Path,
+    spelled: impl Fn(usize) -> Vec<usize>,
+) -> Result<Trimmed, TrimError> {
+    check_free(output)?;
+    let ((donor, _), (target, words)) = (opened(donor)?, opened(target)?);
+    let kept = match chosen {
+        Some((size, counts)) => words.kept(size, Some(counts))?,
+        None => (0..words.tokens.len()).collect(),
+    };
+    let mut vocab = Sink::like(&target);
+    words.write(&target, &mut vocab, &kept);
+    for key in target.keys().iter().filter(|key| !key.starts_with(TOKENIZER)) {
+        vocab.remove(key);
+    }
+    let mut sink = Sink::like(&donor);
+    for key in donor.keys().iter().filter(|key| key.starts_with(TOKENIZER)) {
+        sink.remove(key);
+    }
+    sink.adopt(&vocab);
+    set_len(&donor, &mut sink, kept.len());
+    sink.add_tensors(&[EMBEDDING, OUTPUT]);
+    let spelled: Vec<Vec<usize>> = kept.iter().map(|&token| spelled(token)).collect();
+    for name in [EMBEDDING, OUTPUT] {
+        if let Some((sizes, values)) = donor.tensor(name) {
+            let rows = means(&values, sizes[1], &spelled);
+            sink.add_floats(name, &[kept.len(), sizes[1]], &rows);
+        }
+    }
+    written(&sink, output)?;
+    Ok(Trimmed { before: words.tokens.len(), after: kept.len() })
+}
+
+/// A model with its vocabulary.
+fn opened(path: &Path) -> Result<(Source, Words), TrimError> {
+    check_file(path)?;
+    let no_vocab = || TrimError::NoVocab { path: path.to_owned() };
+    let source = Source::open(path).ok_or_else(no_vocab)?;
+    let words = Words::of(&source).ok_or_else(no_vocab)?;
+    Ok((source, words))
+}
+
+fn check_free(output: &Path) -> Result<(), TrimError> {
+    match output.exists() {
+        true => Err(TrimError::Exists { path: output.to_owned() }),
+        false => Ok(()),
+    }
+}
+
+fn written(sink: &Sink<'_>, output: &Path) -> Result<(), TrimError> {
     if !sink.write(output) {
         // Half a model is worth nothing; that it may not have been begun is no error.
         let _ = std::fs::remove_file(output);
         return Err(TrimError::Unwritten { path: output.to_owned() });
     }
-    Ok(Trimmed { before, after: kept.len() })
+    Ok(())
+}
+
+/// States how many tokens a model has, wherever it does.
+fn set_len(source: &Source, sink: &mut Sink<'_>, len: usize) {
+    for key in source.keys().iter().filter(|key| key.ends_with(".vocab_size")) {
+        sink.set_number(key, u32::try_from(len).unwrap_or(u32::MAX));
+    }
+}
+
+/// The mean of the rows that each list names; of an empty list, that of all rows.
+fn means(rows: &[f32], width: usize, lists: &[Vec<usize>]) -> Vec<f32> {
+    let mean = |named: &mut dyn Iterator<Item = usize>| {
+        let (mut sum, mut count) = (vec![0.0_f64; width], 0.0);
+        for row in named {
+            for (sum, &value) in sum.iter_mut().zip(&rows[row * width..][..width]) {
+                *sum += f64::from(value);
+            }
+            count += 1.0;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "rows are f32")]
+        sum.into_iter().map(|sum| (sum / count) as f32).collect::<Vec<f32>>()
+    };
+    let of_all = mean(&mut (0..rows.len() / width));
+    let of = |list: &Vec<usize>| match list.is_empty() {
+        true => of_all.clone(),
+        false => mean(&mut list.iter().copied()),
+    };
+    lists.iter().flat_map(of).collect()
 }
 
 /// A vocabulary as a file has it.
@@ -126,6 +220,9 @@ impl Words {
     /// The tokens that stay, ascending.
     fn kept(&self, size: usize, counts: Option<&[u64]>) -> Result<Vec<usize>, TrimError> {
         let count = self.tokens.len();
+        if let Some(counts) = counts.filter(|counts| counts.len() != count) {
+            return Err(TrimError::Counts { counts: counts.len(), tokens: count });
+        }
         let mut kept: BTreeSet<usize> = (0..count).filter(|&token| self.is_needed(token)).collect();
         let least = kept.len();
         if !(least..count).contains(&size) {
@@ -211,10 +308,9 @@ impl Words {
                     Some(number) => sink.set_number(&key, *number),
                     None => sink.remove(&key),
                 }
-            } else if key.ends_with(".vocab_size") {
-                sink.set_number(&key, u32::try_from(kept.len()).unwrap_or(u32::MAX));
             }
         }
+        set_len(source, sink, kept.len());
     }
 }
 
@@ -250,6 +346,13 @@ mod tests {
     fn without_merges_letters_beyond_ascii_may_go() {
         let words = words(&["the", "é", "a", SPACE, "cat", "<end>"], &[]);
         assert_eq!(words.kept(4, None).unwrap(), [0, 2, 3, 5]);
+    }
+
+    #[test]
+    fn a_token_that_is_spelled_by_several_is_their_mean() {
+        let rows = [1.0, 10.0, 3.0, 20.0, 8.0, 60.0];
+        let lists = [vec![1], vec![0, 1], vec![]];
+        assert_eq!(means(&rows, 2, &lists), [3.0, 20.0, 2.0, 15.0, 4.0, 30.0]);
     }
 
     #[test]

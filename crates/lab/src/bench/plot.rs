@@ -9,7 +9,7 @@ use super::interval::Interval;
 use crate::plot::{Scale, px};
 
 /// Colours, marks and sizes.
-pub(super) const STYLE: &str = include_str!("plot.css");
+pub(crate) const STYLE: &str = include_str!("plot.css");
 
 /// As wide as a phone shows without scaling.
 const WIDTH: f64 = 360.0;
@@ -41,11 +41,11 @@ pub(super) struct Group<T> {
 }
 
 /// A line of a chart: its label and points.
-pub(super) struct Line {
+pub(crate) struct Line {
     /// For the legend.
-    pub(super) label: String,
+    pub(crate) label: String,
     /// From left to right.
-    pub(super) points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// A picture that grows downwards.
@@ -264,6 +264,23 @@ pub(super) fn costs(caption: &str, lines: &[Line]) -> Markup {
     chart.figure(caption, &lines)
 }
 
+/// Values over the steps of a run, from zero.
+pub(crate) fn steps(caption: &str, lines: &[Line]) -> Markup {
+    let most = |axis: fn(&(f64, f64)) -> f64| {
+        lines.iter().flat_map(|line| line.points.iter().map(axis)).fold(0.0, f64::max)
+    };
+    let (last, high) = (most(|point| point.0), most(|point| point.1));
+    let x = Scale { low: 0.0, high: last.max(1.0), from: LEFT + 8.0, to: WIDTH - RIGHT };
+    let chart = Chart {
+        ticks: x.ticks().into_iter().map(|tick| (tick, x.name(tick))).collect(),
+        x,
+        y: Scale { low: 0.0, high: high.max(1e-3) * 1.05, from: CHART - FOOT, to: 10.0 },
+        name: Scale::name,
+        about: "step",
+    };
+    chart.figure(caption, lines)
+}
+
 /// Lines over two axes.
 struct Chart {
     x: Scale,
@@ -371,6 +388,17 @@ mod tests {
         let svg =
             costs("Cost", &[Line { points: vec![(1.0, 1.0), (8.0, 2.0)], ..line("target") }]).0;
         assert!(svg.contains(">8<") && svg.contains(">2.0×<"), "{svg}");
+    }
+
+    #[test]
+    fn steps_and_values_begin_at_zero() {
+        let line = Line {
+            label: "overlap".to_owned(),
+            points: vec![(0.0, 0.1), (50.0, 0.3), (90.0, 0.4)],
+        };
+        let svg = steps("Overlap", &[line]).0;
+        assert!(svg.contains(">0<") && svg.contains(">80<") && svg.contains(">0.4<"), "{svg}");
+        assert_eq!(svg.matches("class=\"mark c0\"").count(), 4, "three points and the legend's");
     }
 
     #[test]

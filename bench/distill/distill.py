@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Train draft models and measure what they gain: writes a report of this folder for each run.
+
+    distill.py RUN FOLDER      RUN is one of those below; FOLDER has the files that bench/prompts/choose.py is given
+
+pruned    ten of SmolLM2's thirty blocks, for SmolLM2 widened to ten times its size
+code      SmolLM2 with Qwen2.5-Coder's vocabulary, for that model, on code
+domain    the first again, on two hundred questions of one kind
+losses    the four divergences, on the target's texts and on the student's own, three seeds each
+
+Prompts of the published sets that bench/prompts has are not learned from: the benchmarks are made of them. What is trained is kept in the
+cache, so that a run that was stopped goes on.
+"""
+
+import argparse
+import importlib.util
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+PROMPTS = HERE.parent / "prompts"
+FORERUN = Path(os.environ.get("FORERUN_BIN", "~/.cache/forerun/target/release/forerun")).expanduser()
+MODELS = Path(os.environ.get("FORERUN_MODELS", "~/.cache/forerun/models")).expanduser()
+MADE = MODELS.parent / "distill"
+
+SMOLLM2 = MODELS / "SmolLM2-135M-Instruct.Q8_0.gguf"
+WIDENED = MODELS / "SmolLM2-widened-x16.Q8_0.gguf"
+QWEN = MODELS / "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf"
+BLOCKS = "0-3,7,12,17,27-29"
+LOSSES = ("kl", "reverse-kl", "jsd", "tv")
+SEEDS = (1, 2, 3)
+RESAMPLES = 2000
+HELD_OUT = re.compile(r"step (\d+) of .* (\d+) rows: held out: loss ([\d.]+), overlap ([\d.]+), the same token likeliest ([\d.]+)")
+
+
+class Point(NamedTuple):
+    """What was measured of the prompts that are held out."""
+
+    step: int
+    rows: int
+    loss: float
+    overlap: float
+    agreement: float
+
+
+class Trained(NamedTuple):
+    """A draft model, what was said of it, and the command."""
+
+    path: Path
+    curve: list[Point]
+    said: str
+    command: str
+
+    @property
+    def best(self) -> Point:
+        return max(self.curve, key=lambda point: point.overlap)
+
+    def line(self, beginning: str) -> str:
+        """The last thing it said that begins so."""
+        return next(line for line in reversed(self.said.splitlines()) if line.startswith(beginning))
+
+
+def training_prompts(folder: Path, tasks: set[str], most: int) -> list[dict[str, str]]:
+    """Prompts of the published sets, at most so many of a task, without those that benchmarks are made of."""
+    spec = importlib.util.spec_from_file_location("choose", PROMPTS / "choose.py")
+    assert spec and spec.loader
+    choose = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(choose)
+    sets = choose.spec_bench(folder / "spec_bench.jsonl")
+    sets["human_eval"] = choose.human_eval(folder / "human_eval.jsonl.gz")
+    sets["gsm8k"] = choose.gsm8k(folder / "gsm8k_test.jsonl")
+    known = {json.loads(line)["id"] for name in ("spec_bench", "human_eval", "gsm8k") for line in (PROMPTS / f"{name}.jsonl").open()}
+    new = {task: [prompt for prompt in prompts if prompt.id not in known] for task, prompts in sets.items() if task in tasks}
+    return [prompt._asdict() for prompts in new.values() for prompt in prompts[:most]]
+
+
+def write_prompts(name: str, prompts: list[dict[str, str]]) -> Path:
+    path = MADE / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
+    return path
+
+
+def distill(name: str, *flags: str | Path) -> Trained:
+    """Trains a draft model, unless it is there already, and goes on from a checkpoint if there is one."""
+    path, log = MADE / f"{name}.gguf", MADE / f"{name}.log"
+    command = [FORERUN, "distill", *flags, "-o", path]
+    if not path.exists():
+        more = ["--resume"] if path.with_name(path.name + ".checkpoint").exists() else []
+        print("$", *command, *more, file=sys.stderr, flush=True)
+        with log.open("a" if more else "w") as said:
+            started = time.monotonic()
+            program = subprocess.Popen([*command, *more], stderr=subprocess.PIPE, text=True)
+            assert program.stderr
+            for line in program.stderr:
+                sys.stderr.write(line)
+                said.write(line)
+            if program.wait():
+                sys.exit(f"exit status {program.returncode}")
+            said.write(f"took {(time.monotonic() - started) / 60:.0f} minutes\n")
+    said = log.read_text()
+    curve = [Point(int(step), int(rows), *map(float, others)) for step, rows, *others in HELD_OUT.findall(said)]
+    shown = " ".join(str(word).replace(str(MODELS), "models").replace(str(MADE), "distill").replace(str(FORERUN), "forerun") for word in command)
+    return Trained(path, curve, said, shown)
+
+
+def bench(name: str, target: Path, drafts: list[Path], *flags: str) -> dict:
+    """Speed with each draft model, taking turns with plain decoding."""
+    out = MADE / f"{name}.html"
+    models = itertools.chain.from_iterable(("--draft", path) for path in drafts)
+    command = [FORERUN, "bench", "-m", target, *models, *flags, "--out", out, "--force"]
+    print("$", *command, file=sys.stderr, flush=True)
+    subprocess.run(command, check=True)
+    return json.loads(out.with_suffix(".json").read_text())
+
+
+def interval(value: float, low: float, high: float) -> str:
+    return f"{value:.3f} ({low:.3f}–{high:.3f})"
+
+
+def ratio(report: dict, settings: tuple[int, int], count: Callable[[dict], float], per: Callable[[dict], float]) -> str:
+    """How one setting's share compares with another's, over the same prompts, with a 95 % interval by resampling them."""
+    texts: dict[tuple[int, int], dict[int, dict]] = {}
+    for measure in report["measures"]:
+        texts.setdefault((measure["repeat"], measure["prompt"]), {})[measure["setting"]] = measure
+    pairs = [tuple(both[setting] for setting in settings) for both in texts.values() if all(setting in both for setting in settings)]
+
+    def of(pairs: list[tuple[dict, ...]]) -> float:
+        one, other = (sum(count(pair[at]) for pair in pairs) / sum(per(pair[at]) for pair in pairs) for at in (0, 1))
+        return other / one
+
+    chance = random.Random(1)
+    found = sorted(of(chance.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
+    return interval(of(pairs), found[int(0.025 * RESAMPLES)], found[int(0.975 * RESAMPLES)])
+
+
+def first(measure: dict, what: str) -> float:
+    """Of the first token of each draft."""
+    return measure["positions"][0][what] if measure["positions"] else 0
+
+
+def speed_table(report: dict) -> str:
+    """What each setting came to over all tasks."""
+    rows = ["| setting | temperature | tokens a second | over plain decoding | tokens per pass | first tokens accepted |", "|---|--:|--:|--:|--:|--:|"]
+    for cell in report["cells"]:
+        if cell["task"] is None:
+            speedup = interval(**cell["speedup"]) if cell["speedup"] else "1"
+            accepted = f"{cell['positions'][0]['acceptance']:.3f}" if cell["positions"] else "–"
+            rows.append(
+                f"| {cell['setting']} | {cell['temperature']:g} | {cell['tokens_per_second']:.2f} | {speedup} | {cell['block_efficiency']:.2f} | {accepted} |"
+            )
+    return "\n".join(rows)
+
+
+def publish(run: str, title: str, trained: Trained, text: str) -> None:
+    """The report and the page with curves."""
+    page = trained.path.with_name(trained.path.name + ".html")
+    shutil.copy(page, HERE / f"{run}.html")
+    verdict = "\n".join(f"* {line}" for line in trained.said.splitlines() if line.startswith(("Overlap of what", "The same token likeliest:")))
+    took = trained.line("took")
+    report = f"""# {title}
+
+Made by `just distill-report {run} FOLDER`; the training {took}, texts included:
+
+```sh
+{trained.command}
+```
+
+On prompts that were held out ([curves and all figures]({run}.html)):
+
+{verdict}
+
+{text}
+"""
+    (HERE / f"{run}.md").write_text(report)
+    print(report)
+
+
+GENERAL = {"mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag", "human_eval", "gsm8k"}
+
+
+def pruned_model(folder: Path) -> Trained:
+    prompts = write_prompts("general", training_prompts(folder, GENERAL, 160))
+    return distill("pruned", "-m", SMOLLM2, "--keep-blocks", BLOCKS, "--prompts", prompts, "--epochs", "20", "--time-limit", "40m")
+
+
+def pruned(folder: Path) -> None:
+    untrained = distill("untrained", "-m", SMOLLM2, "--keep-blocks", BLOCKS, "--no-training")
+    trained = pruned_model(folder)
+    found = bench("pruned-bench", WIDENED, [untrained.path, trained.path], "--temp", "1", "--spec-draft-n-max", "1,2,4", "--time-limit", "8m")
+    publish(
+        "pruned",
+        "Ten of SmolLM2's thirty blocks, trained",
+        trained,
+        f"The target is SmolLM2 widened to ten times its size, which says what SmolLM2 says; its prompts are those of `forerun bench`.\n\n{speed_table(found)}",
+    )
+
+
+def code(folder: Path) -> None:
+    prompts = write_prompts("code", training_prompts(folder, {"human_eval"}, 1000))
+    flags = ("--student", SMOLLM2, "--transplant", "16384", "--samples", "3", "-n", "128", "--epochs", "20", "--time-limit", "30m")
+    trained = distill("code", "-m", QWEN, "--prompts", prompts, *flags)
+    drafts = [SMOLLM2, trained.path]
+    found = bench("code-bench", QWEN, drafts, "--tasks", "human_eval", "--temp", "1", "--spec-draft-n-max", "1,3", "--time-limit", "10m")
+    # Plain decoding, SmolLM2 with drafts of one, with drafts of three, and the same of the trained one.
+    gain = ratio(found, (1, 3), lambda it: first(it, "accepted"), lambda it: first(it, "drafted"))
+    text = f"First tokens accepted, over SmolLM2 through the map between vocabularies, drafts of one: {gain}.\n\n{speed_table(found)}"
+    publish("code", "SmolLM2 with Qwen2.5-Coder's vocabulary, trained on code", trained, text)
+
+
+def domain(folder: Path) -> None:
+    general = pruned_model(folder)
+    questions = training_prompts(folder, {"gsm8k"}, 1000)[-232:]
+    prompts = write_prompts("domain", questions)
+    flags = ("--student", general.path, "--prompts", prompts, "--samples", "2", "--epochs", "8", "--time-limit", "15m")
+    trained = distill("domain", "-m", SMOLLM2, *flags)
+    drafts = [general.path, trained.path]
+    found = bench("domain-bench", SMOLLM2, drafts, "--tasks", "gsm8k", "--prompts-per-task", "12", "--temp", "1", "--spec-draft-n-max", "4", "--time-limit", "6m")
+    gain = ratio(found, (1, 2), lambda it: it["accepted"], lambda it: it["rounds"])
+    text = f"Accepted tokens per pass, over the general draft model: {gain}.\n\n{speed_table(found)}"
+    publish("domain", "A draft model trained further on questions of one kind", trained, text)
+
+
+def losses(folder: Path) -> None:
+    prompts = write_prompts("losses", training_prompts(folder, GENERAL, 24))
+    rows = ["| loss | texts | overlap | the same token likeliest |", "|---|---|--:|--:|"]
+    for loss, own in itertools.product(LOSSES, ("0", "0.5")):
+        found = []
+        for seed in SEEDS:
+            data = ("-m", SMOLLM2, "--keep-blocks", BLOCKS, "--prompts", prompts, "-n", "96", "-c", "384", "--held-out", "24", "-s", str(seed))
+            flags = ("--rows", MADE / f"losses-{seed}.rows", "--epochs", "3", "--loss", loss, "--on-policy", own)
+            found.append(distill(f"losses-{loss}-{own}-{seed}", *data, *flags).best)
+        row = [f"{sum(values) / 3:.3f} ({min(values):.3f}–{max(values):.3f})" for values in ([p.overlap for p in found], [p.agreement for p in found])]
+        rows.append(f"| `{loss}` | {'half the student’s own' if own != '0' else 'the target’s'} | " + " | ".join(row) + " |")
+    text = "# Losses and whose texts, at one budget\n\nMade by `just distill-report losses FOLDER`: ten of SmolLM2's thirty blocks, three epochs.\n"
+    text += "Means over three seeds, each of texts and order, and in brackets the least and the most of them.\n\n" + "\n".join(rows) + "\n"
+    (HERE / "losses.md").write_text(text)
+    print(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    runs = {"pruned": pruned, "code": code, "domain": domain, "losses": losses}
+    parser.add_argument("run", choices=runs)
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    MADE.mkdir(parents=True, exist_ok=True)
+    runs[given.run](given.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+//! The target's own continuations of prompts, and the rows they were drawn from.
+//!
+//! As many texts as there are slots make a group, which shares passes and begins with empty caches. So a
+//! text depends on its group alone, rounding included, and a run that is stopped goes on with the next
+//! group as if nothing had happened.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, ensure};
+use forerun_decode::{
+    Engine, Keep, Output, Rows as WantedRows, Slot, Special, Step, Token, Tokenizer,
+};
+use forerun_lab::prompts::{self, Prompt};
+use forerun_llama::{EngineOptions, FlashAttention, LlamaEngine, Model, ModelOptions};
+use forerun_verify::Philox;
+use forerun_verify::rand_core::Rng;
+use rayon::prelude::*;
+
+use crate::rows::{Rows, Settings, Text};
+
+/// How the target runs.
+#[derive(Debug, Clone)]
+pub struct Running {
+    /// Sequences of one pass.
+    pub slots: NonZeroU32,
+    /// Threads.
+    pub threads: Option<NonZeroU32>,
+    /// Stops it.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Collected {
+    /// The texts and their rows.
+    pub rows: Rows,
+    /// Whether they are all; else it was stopped.
+    pub complete: bool,
+}
+
+/// Who is told how far it is.
+pub trait Watch {
+    /// So many texts of how many are complete, and so many tokens were drawn.
+    fn pass_done(&mut self, done: usize, wanted: usize, drawn: usize);
+
+    /// A group is complete.
+    ///
+    /// # Errors
+    /// If the texts cannot be kept. Then no more are made.
+    fn group_done(&mut self, rows: &Rows) -> anyhow::Result<()>;
+}
+
+/// A text that goes on.
+pub(crate) struct Sequence {
+    pub(crate) text: Text,
+    cached: usize,
+    chance: Philox,
+    ended: bool,
+}
+
+/// Has the target continue the prompts, as far as that is not `done`. If it is stopped, the texts of
+/// all groups that are complete are returned.
+///
+/// # Errors
+/// If the target cannot be loaded or fails, or no prompt is short enough.
+pub fn collect(
+    (target, prompts): (&Path, &[Prompt]),
+    settings: Settings,
+    done: Vec<Text>,
+    running: &Running,
+    watch: &mut dyn Watch,
+) -> anyhow::Result<Collected> {
+    let model = Model::load(ModelOptions::new(target))?;
+    let mut all = texts(&model, prompts, &settings)?;
+    let (wanted, mut drawn) = (all.len(), 0);
+    let mut waiting = all.split_off(done.len().min(wanted));
+    let mut rows = Rows { settings, texts: done };
+    while !waiting.is_empty() {
+        let later = waiting.split_off(waiting.len().min(running.slots.get() as usize));
+        let mut group: Vec<Sequence> = std::mem::replace(&mut waiting, later);
+        let before = rows.texts.len();
+        let passed = |ended: usize, tokens: usize| {
+            drawn += tokens;
+            watch.pass_done(before + ended, wanted, drawn);
+        };
+        if !continue_group(&model, &mut group, &rows.settings, running, passed)? {
+            return Ok(Collected { rows, complete: false });
+        }
+        rows.texts.extend(group.into_iter().map(|it| it.text));
+        watch.group_done(&rows)?;
+    }
+    Ok(Collected { rows, complete: true })
+}
+
+/// Continues the texts of a group to their ends. After each pass, `passed` is told how many have ended and
+/// how many tokens it drew. Returns false if it was stopped.
+pub(crate) fn continue_group(
+    model: &Model,
+    group: &mut [Sequence],
+    settings: &Settings,
+    running: &Running,
+    mut passed: impl FnMut(usize, usize),
+) -> anyhow::Result<bool> {
+    let mut engine = LlamaEngine::new(model, &engine_options(settings, running)?)?;
+    let mut output = Output::default();
+    let stopped = || running.stop.load(Ordering::Relaxed);
+    while group.iter().any(|it| !it.ended) {
+        match pass(&mut engine, group, &mut output) {
+            _ if stopped() => return Ok(false),
+            result => result?,
+        }
+        let mut going: Vec<&mut Sequence> = group.iter_mut().filter(|it| !it.ended).collect();
+        going.par_iter_mut().enumerate().for_each(|(row, sequence)| {
+            sequence.draw(output.row(row), settings, model.vocab());
+        });
+        let drawn = going.len();
+        passed(group.iter().filter(|it| it.ended).count(), drawn);
+    }
+    Ok(true)
+}
+
+/// An engine with room for so many texts.
+pub(crate) fn engine_options(
+    settings: &Settings,
+    running: &Running,
+) -> anyhow::Result<EngineOptions> {
+    Ok(EngineOptions {
+        context_len: Some(NonZeroU32::try_from(u32::try_from(settings.len)?)?),
+        slots: running.slots,
+        threads: running.threads,
+        interrupt: Some(Arc::clone(&running.stop)),
+        // Twice as fast with many sequences. Rows then depend a little on how many share a pass; here they are
+        // kept as they were drawn from.
+        flash_attention: FlashAttention::Off,
+        ..EngineOptions::default()
+    })
+}
+
+/// A pass over the newest tokens of all sequences that go on, and at first their prompts.
+fn pass(
+    engine: &mut LlamaEngine,
+    group: &mut [Sequence],
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let tokens: Vec<(u32, usize, Vec<Token>)> = (0..)
+        .zip(group.iter())
+        .filter(|(_, sequence)| !sequence.ended)
+        .map(|(slot, sequence)| {
+            let new = sequence.text.tokens[sequence.cached..].iter().copied().map(Token);
+            (slot, sequence.cached, new.collect())
+        })
+        .collect();
+    let steps: Vec<Step<'_>> = tokens
+        .iter()
+        .map(|(slot, cached, trunk)| Step {
+            slot: Slot(*slot),
+            keep: Keep::Trunk(*cached),
+            trunk,
+            tree: &[],
+            rows: WantedRows::Trunk,
+        })
+        .collect();
+    engine.extend(&steps, output).context("the target failed")?;
+    for sequence in group.iter_mut().filter(|it| !it.ended) {
+        sequence.cached = sequence.text.tokens.len();
+    }
+    Ok(())
+}
+
+/// What is to be continued, in its order: the prompts that are held out, then all others as often as
+/// there are samples.
+fn texts(model: &Model, prompts: &[Prompt], settings: &Settings) -> anyhow::Result<Vec<Sequence>> {
+    let vocab = model.vocab();
+    let rendered = prompts::in_chat_format(prompts, model.chat_template().as_deref())?;
+    let mut tokenized = Vec::new();
+    for text in &rendered {
+        let mut tokens: Vec<u32> = Vec::new();
+        let parsed = vocab.tokenize(text, Special::Parse)?;
+        tokens.extend(vocab.start().filter(|start| parsed.first() != Some(start)).map(|it| it.0));
+        tokens.extend(parsed.iter().map(|token| token.0));
+        if !tokens.is_empty() && tokens.len() + settings.predict <= settings.len {
+            tokenized.push(tokens);
+        }
+    }
+    ensure!(
+        tokenized.len() > settings.held_out,
+        "{} of {} prompts have room for {} more tokens in {}, and {} are to be held out: give more \
+         prompts, or raise --ctx-size",
+        tokenized.len(),
+        prompts.len(),
+        settings.predict,
+        settings.len,
+        settings.held_out
+    );
+    shuffle(&mut tokenized, settings.seed);
+    let mut seeds = Philox::new(settings.seed ^ 0x7465_7874);
+    let mut ids = 0..;
+    let mut sequence = |tokens: &Vec<u32>, held_out| {
+        let id = ids.next().unwrap_or(u32::MAX);
+        let (prompt_len, tokens) = (tokens.len(), tokens.clone());
+        let text = Text { id, held_out, prompt_len, tokens, ..Text::default() };
+        Sequence::new(text, seeds.next_u64())
+    };
+    let (held_out, others) = tokenized.split_at(settings.held_out);
+    let mut all: Vec<Sequence> = held_out.iter().map(|it| sequence(it, true)).collect();
+    for _ in 0..settings.samples {
+        all.extend(others.iter().map(|it| sequence(it, false)));
+    }
+    Ok(all)
+}
+
+impl Sequence {
+    pub(crate) fn new(text: Text, seed: u64) -> Self {
+        Self { text, cached: 0, chance: Philox::new(seed), ended: false }
+    }
+
+    /// Draws the next token from a row of logits, and notes the row.
+    fn draw(&mut self, logits: &[f32], settings: &Settings, vocab: &impl Tokenizer) {
+        let row = list(logits, settings);
+        let token = match settings.temperature > 0.0 {
+            true => pick(&row.shares, unit(&mut self.chance)),
+            false => row.tokens[0],
+        };
+        self.text.row_shares.extend(row.listed_shares);
+        self.text.row_tokens.extend(row.tokens);
+        self.text.tokens.push(token);
+        self.ended = vocab.is_end(Token(token)) || self.text.row_count() == settings.predict;
+    }
+}
+
+/// A row of logits as probabilities.
+pub(crate) struct Listed {
+    /// Of all tokens.
+    shares: Vec<f32>,
+    /// The likeliest, in falling order.
+    pub(crate) tokens: Vec<u32>,
+    /// Of these.
+    pub(crate) listed_shares: Vec<f32>,
+}
+
+/// Lists the likeliest tokens of a row.
+pub(crate) fn list(logits: &[f32], settings: &Settings) -> Listed {
+    let shares = shares(logits, settings.row_temperature());
+    let mut tokens: Vec<u32> = (0..).take(shares.len()).collect();
+    let count = settings.listed.min(tokens.len());
+    let falling = |a: &u32, b: &u32| {
+        shares[*b as usize].total_cmp(&shares[*a as usize]).then_with(|| a.cmp(b))
+    };
+    if count < tokens.len() {
+        tokens.select_nth_unstable_by(count, falling);
+    }
+    tokens.truncate(count);
+    tokens.sort_unstable_by(falling);
+    let listed_shares = tokens.iter().map(|&token| shares[token as usize]).collect();
+    Listed { shares, tokens, listed_shares }
+}
+
+/// Probabilities at a temperature.
+#[expect(clippy::cast_possible_truncation, reason = "shares are kept as f32")]
+fn shares(logits: &[f32], temperature: f64) -> Vec<f32> {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sharp = (1.0 / temperature) as f32;
+    let mut shares: Vec<f32> = logits.iter().map(|&it| ((it - most) * sharp).exp()).collect();
+    let all: f64 = shares.iter().copied().map(f64::from).sum();
+    let scale = (1.0 / all) as f32;
+    shares.iter_mut().for_each(|it| *it *= scale);
+    shares
+}
+
+/// The token at which the shares add up to more than `point`.
+fn pick(shares: &[f32], point: f64) -> u32 {
+    let all: f64 = shares.iter().copied().map(f64::from).sum();
+    let (mut left, mut last) = (point * all, 0);
+    for (token, &share) in (0..).zip(shares) {
+        if share > 0.0 {
+            last = token;
+            left -= f64::from(share);
+            if left < 0.0 {
+                break;
+            }
+        }
+    }
+    last
+}
+
+/// A number from 0 to 1, without 1.
+pub fn unit(chance: &mut Philox) -> f64 {
+    const BITS: u32 = 53;
+    (chance.next_u64() >> (64 - BITS)) as f64 / (1_u64 << BITS) as f64
+}
+
+/// Puts things in an order that depends on the seed alone.
+pub fn shuffle<T>(things: &mut [T], seed: u64) {
+    let mut chance = Philox::new(seed);
+    for end in (1..things.len()).rev() {
+        let below = end as u64 + 1;
+        let other = usize::try_from(chance.next_u64() % below).unwrap_or(end);
+        things.swap(end, other);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_is_picked_as_often_as_its_share() {
+        let shares = shares(&[1.0, f32::NEG_INFINITY, 0.0, 2.0], 0.5);
+        let steps = 100_000;
+        let mut counts = [0.0; 4];
+        for step in 0..steps {
+            counts[pick(&shares, f64::from(step) / f64::from(steps)) as usize] += 1.0;
+        }
+        for (count, &share) in counts.iter().zip(&shares) {
+            assert!((count / f64::from(steps) - f64::from(share)).abs() < 2e-5, "{counts:?}");
+        }
+        assert_eq!(counts[1], 0.0);
+    }
+
+    #[test]
+    fn a_shuffle_depends_on_the_seed_alone() {
+        let order = |seed| {
+            let mut order: Vec<u32> = (0..20).collect();
+            shuffle(&mut order, seed);
+            order
+        };
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+        let mut sorted = order(3);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..20).collect::<Vec<u32>>());
+    }
+}

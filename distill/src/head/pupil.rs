@@ -1,0 +1,180 @@
+//! A head as a pupil: what it reads of texts, and what it is asked at each depth of a draft.
+
+use anyhow::ensure;
+
+use super::{DraftHead, DraftVocab, Entries, Features};
+use crate::loss::{Measures, Row, compare};
+use crate::pupil::{By, Pupil};
+use crate::rows::Text;
+
+/// What a depth counts, of what the one before it does: later tokens of a draft are needed less often.
+const LATER: f64 = 0.8;
+
+/// A head, and all that it reads.
+#[derive(Debug)]
+pub struct HeadPupil {
+    /// The head.
+    pub head: DraftHead<f32>,
+    /// The tokens that it drafts.
+    pub vocab: DraftVocab,
+    /// The target's states of all texts.
+    pub features: Features,
+    /// Tokens of a draft.
+    pub depth: usize,
+}
+
+impl HeadPupil {
+    fn lesson<'a>(&'a self, texts: &'a [&'a Text]) -> anyhow::Result<Lesson<'a>> {
+        let mut lesson = Lesson::new(texts, &self.vocab, self.depth);
+        for text in texts {
+            self.features.read(text, &mut lesson.entries.features)?;
+        }
+        ensure!(
+            lesson.entries.features.len()
+                == lesson.entries.tokens.len() * self.head.shape().features(),
+            "states of other texts"
+        );
+        Ok(lesson)
+    }
+}
+
+impl Pupil for HeadPupil {
+    fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        self.head.shape().tensors()
+    }
+
+    fn weights(&self) -> &Vec<Vec<f32>> {
+        &self.head.weights
+    }
+
+    fn weights_mut(&mut self) -> &mut Vec<Vec<f32>> {
+        &mut self.head.weights
+    }
+
+    fn text_len(&self, text: &Text) -> usize {
+        entry_count(text)
+    }
+
+    fn measure(&self, texts: &[&Text], by: By) -> anyhow::Result<Vec<Vec<(usize, Measures)>>> {
+        let lesson = self.lesson(texts)?;
+        if lesson.asked.is_empty() {
+            return Ok(vec![Vec::new(); self.depth]);
+        }
+        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
+        let found = self.head.measure(&lesson.entries, &ask)?;
+        let texts = lesson.asked.iter().map(|asked| asked.text);
+        Ok(lesson.by_depth(texts.zip(found)))
+    }
+
+    fn learn(
+        &self,
+        texts: &[&Text],
+        by: By,
+        gradients: &mut [Vec<f32>],
+    ) -> anyhow::Result<Vec<Vec<Measures>>> {
+        let lesson = self.lesson(texts)?;
+        if lesson.asked.is_empty() {
+            return Ok(vec![Vec::new(); self.depth]);
+        }
+        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
+        let found = self.head.learn(&lesson.entries, &ask, gradients)?;
+        Ok(lesson.by_depth(found))
+    }
+}
+
+/// Entries of a text: the first token is in none, and nothing is drafted after the last.
+pub(super) fn entry_count(text: &Text) -> usize {
+    text.tokens.len().saturating_sub(2)
+}
+
+/// A row that is asked for.
+struct Asked {
+    text: usize,
+    row: usize,
+    depth: usize,
+}
+
+/// Texts as entries, and which row of which text is asked for where.
+struct Lesson<'a> {
+    texts: &'a [&'a Text],
+    vocab: &'a DraftVocab,
+    entries: Entries<f32>,
+    asked: Vec<Asked>,
+}
+
+impl<'a> Lesson<'a> {
+    /// Everything but the target's states.
+    fn new(texts: &'a [&'a Text], vocab: &'a DraftVocab, depth: usize) -> Self {
+        let mut entries = Entries { asked: vec![Vec::new(); depth], ..Entries::default() };
+        let mut starts = Vec::with_capacity(texts.len());
+        for text in texts {
+            let count = entry_count(text);
+            starts.push(entries.tokens.len());
+            entries.tokens.extend(text.tokens.iter().skip(1).take(count));
+            entries.lens.extend((count > 0).then_some(count));
+        }
+        let mut asked = Vec::new();
+        for depth in 0..depth {
+            for (place, text) in texts.iter().enumerate() {
+                // A draft begins after the prompt at the earliest, and with an entry.
+                let first = depth + 2_usize.saturating_sub(text.prompt_len);
+                for row in first..text.row_count() {
+                    entries.asked[depth].push(starts[place] + text.prompt_len + row - 2);
+                    asked.push(Asked { text: place, row, depth });
+                }
+            }
+        }
+        Self { texts, vocab, entries, asked }
+    }
+
+    /// Compares the head's row with the target's, and puts the slope of the sum over depths of their means in
+    /// its place.
+    fn compare(&self, at: usize, logits: &mut [f32], by: By) -> Measures {
+        let By { divergence, temperature } = by;
+        let Asked { text, row, depth } = self.asked[at];
+        let weight = LATER.powf(depth as f64) / self.entries.asked[depth].len() as f64;
+        let own = self.vocab.translate(self.texts[text].row(row));
+        let row = Row { tokens: &own.tokens, shares: &own.shares };
+        let mut found = compare(divergence, row, logits, temperature, weight);
+        if !own.has_likeliest {
+            found.agreement = 0.0;
+        }
+        found
+    }
+
+    fn by_depth<T: Clone>(&self, found: impl IntoIterator<Item = T>) -> Vec<Vec<T>> {
+        let mut depths = vec![Vec::new(); self.entries.asked.len()];
+        for (asked, found) in self.asked.iter().zip(found) {
+            depths[asked.depth].push(found);
+        }
+        depths
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_is_asked_of_the_entry_two_positions_before_its_token() {
+        // Rows of the tokens 13, 14 and 15 of the first text, of 21 and 22 of the second; the third has
+        // nothing to say.
+        let text = |tokens: &[u32], prompt_len| Text {
+            prompt_len,
+            tokens: tokens.to_vec(),
+            ..Text::default()
+        };
+        let texts =
+            [text(&[10, 11, 12, 13, 14, 15], 3), text(&[20, 21, 22], 1), text(&[30, 31], 1)];
+        let texts: Vec<&Text> = texts.iter().collect();
+        let vocab = DraftVocab::new(vec![0], 1);
+        let lesson = Lesson::new(&texts, &vocab, 3);
+        assert_eq!(lesson.entries.tokens, [11, 12, 13, 14, 21]);
+        assert_eq!(lesson.entries.lens, [4, 1]);
+        // Nothing can be drafted after a single token.
+        assert_eq!(lesson.entries.asked, [vec![1, 2, 3, 4], vec![2, 3], vec![3]]);
+        let asked: Vec<_> = lesson.asked.iter().map(|it| (it.text, it.row, it.depth)).collect();
+        let first = [(0, 0, 0), (0, 1, 0), (0, 2, 0), (1, 1, 0)];
+        assert_eq!(asked, [&first[..], &[(0, 1, 1), (0, 2, 1), (0, 2, 2)]].concat());
+    }
+}

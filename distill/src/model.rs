@@ -1,0 +1,246 @@
+//! A student of the llama, qwen or gemma family: candle runs it forward and back.
+//!
+//! Norms, the rotary embedding and the softmax are put together from candle's elementary operations:
+//! its fused ones have no pass back and stop gradients without a word. Trained are the blocks and the
+//! last norm. Embeddings and output stay as they are unless it is asked for: they are most of a small
+//! model's numbers, and what the blocks say is said in them.
+
+pub(crate) mod block;
+pub(crate) mod shape;
+
+use candle_core::{Device, Result, Tensor, Var};
+use rayon::prelude::*;
+
+use self::block::{Block, Positions, Rotary, norm};
+pub use self::shape::{
+    Activation, EMBEDDING, OUTPUT, OUTPUT_NORM, Pairs, Shape, TrainedVocab, Window, block_name,
+};
+use crate::loss::{Measures, Real};
+
+/// Rows of logits that are in memory at once.
+pub(crate) const HEAD_ROWS: usize = 128;
+
+/// Sequences, one after the other.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    /// Their tokens.
+    pub tokens: Vec<u32>,
+    /// How many each has.
+    pub lens: Vec<usize>,
+    /// Tokens after which there is a row to compare with, by their place in `tokens`.
+    pub asked: Vec<usize>,
+}
+
+/// Embeddings and output that stay as they are.
+#[derive(Debug)]
+struct FrozenVocab<F> {
+    embedding: Vec<F>,
+    output: Tensor,
+}
+
+/// A student with its weights.
+#[derive(Debug)]
+pub struct Student<F> {
+    shape: Shape,
+    // None if they are trained, and so among the weights.
+    frozen: Option<FrozenVocab<F>>,
+    rotary: Rotary,
+    // Of blocks that see the last tokens alone.
+    window_rotary: Option<Rotary>,
+    /// What is trained, in the order of [`Shape::tensors`].
+    pub weights: Vec<Vec<F>>,
+}
+
+/// What is done with a row of logits: it is compared, and becomes the slope of what was found.
+pub type Compare<'a, F> = &'a (dyn Fn(usize, &mut [F]) -> Measures + Sync);
+
+impl<F: Real> Student<F> {
+    /// A student for sequences of at most `len` tokens. Embeddings, and the output if that is another
+    /// tensor, stay as they are, or are the last weights if they are trained.
+    ///
+    /// # Errors
+    /// If a tensor has another size than its shape says.
+    pub fn new(
+        shape: Shape,
+        (embedding, output): (Vec<F>, Option<Vec<F>>),
+        mut weights: Vec<Vec<F>>,
+        len: usize,
+    ) -> Result<Self> {
+        let frozen = if shape.trained_vocab.is_some() {
+            weights.push(embedding);
+            weights.extend(output);
+            None
+        } else {
+            let output = output.unwrap_or_else(|| embedding.clone());
+            let output = Tensor::from_vec(output, (shape.vocab, shape.width), &Device::Cpu)?;
+            Some(FrozenVocab { embedding, output })
+        };
+        let tensors = shape.tensors();
+        if tensors.len() != weights.len() {
+            candle_core::bail!("{} tensors, not {}", weights.len(), tensors.len());
+        }
+        for ((name, sizes), weights) in tensors.iter().zip(&weights) {
+            if sizes.iter().product::<usize>() != weights.len() {
+                candle_core::bail!("{name} has {} numbers, not {sizes:?}", weights.len());
+            }
+        }
+        let rotary = Rotary::new::<F>(&shape, shape.base, len)?;
+        let window = shape.window.as_ref();
+        let window_rotary =
+            window.map(|window| Rotary::new::<F>(&shape, window.base, len)).transpose()?;
+        Ok(Self { shape, frozen, rotary, window_rotary, weights })
+    }
+
+    /// Its sizes.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Compares the rows of a batch; nothing is trained.
+    ///
+    /// # Errors
+    /// If a token is not in the vocabulary, or a sequence longer than was said.
+    pub fn measure(&self, batch: &Batch, compare: Compare<'_, F>) -> Result<Vec<Measures>> {
+        let tensors = self.inner_tensors(constant)?;
+        let stream = constant(&self.embedded(batch)?, &[batch.tokens.len(), self.shape.width])?;
+        let rows = self.rows(batch, stream, &tensors)?;
+        Ok(self.head(&rows, compare, None)?.0)
+    }
+
+    /// Compares the rows of a batch, and adds the slopes by all weights to `gradients`.
+    ///
+    /// # Errors
+    /// As for [`Self::measure`], and if a weight got no gradient.
+    pub fn learn(
+        &self,
+        batch: &Batch,
+        compare: Compare<'_, F>,
+        gradients: &mut [Vec<F>],
+    ) -> Result<Vec<Measures>> {
+        let tensors = self.inner_tensors(variable)?;
+        let sizes = [batch.tokens.len(), self.shape.width];
+        let stream = match &self.frozen {
+            Some(_) => constant(&self.embedded(batch)?, &sizes)?,
+            None => variable(&self.embedded(batch)?, &sizes)?,
+        };
+        let rows = self.rows(batch, stream.clone(), &tensors)?;
+        let (inner, vocab) = gradients.split_at_mut(tensors.len());
+        let by_output = vocab.last_mut().map(|it| &mut it[..]);
+        let (found, slopes) = self.head(&rows.detach(), compare, by_output)?;
+        // Its slope by the rows is what the head found.
+        let store = (rows * slopes)?.sum_all()?.backward()?;
+        let slope = |tensor: &Tensor, name: &str| match store.get(tensor) {
+            Some(slope) => slope.flatten_all()?.to_vec1::<F>(),
+            None => candle_core::bail!("{name} got no gradient"),
+        };
+        for ((tensor, gradient), (name, _)) in tensors.iter().zip(inner).zip(self.shape.tensors()) {
+            add(gradient, &slope(tensor, &name)?);
+        }
+        if let Some(gradient) = vocab.first_mut() {
+            let width = self.shape.width;
+            let by_stream = slope(&stream, EMBEDDING)?;
+            for (&token, slope) in batch.tokens.iter().zip(by_stream.chunks(width)) {
+                add(&mut gradient[token as usize * width..][..width], slope);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The weights of blocks and the last norm as tensors.
+    fn inner_tensors(
+        &self,
+        make: impl Fn(&[F], &[usize]) -> Result<Tensor>,
+    ) -> Result<Vec<Tensor>> {
+        let shapes = self.shape.tensors().into_iter().take(self.shape.inner_tensors());
+        self.weights.iter().zip(shapes).map(|(data, (_, sizes))| make(data, &sizes)).collect()
+    }
+
+    /// The embeddings of a batch's tokens.
+    fn embedded(&self, batch: &Batch) -> Result<Vec<F>> {
+        let Shape { width, vocab, .. } = self.shape;
+        let embedding = match &self.frozen {
+            Some(frozen) => &frozen.embedding,
+            None => &self.weights[self.shape.inner_tensors()],
+        };
+        let mut stream = Vec::with_capacity(batch.tokens.len() * width);
+        for &token in &batch.tokens {
+            if token as usize >= vocab {
+                candle_core::bail!("token {token} is not in a vocabulary of {vocab}");
+            }
+            stream.extend_from_slice(&embedding[token as usize * width..][..width]);
+        }
+        Ok(stream)
+    }
+
+    /// What goes into the output for each row that is asked for.
+    fn rows(&self, batch: &Batch, mut stream: Tensor, weights: &[Tensor]) -> Result<Tensor> {
+        if self.shape.embedding_scale != 1.0 {
+            stream = (stream * self.shape.embedding_scale)?;
+        }
+        let positions = Positions::of(&self.rotary, &batch.lens)?;
+        let window_positions =
+            self.window_rotary.as_ref().map(|it| Positions::of(it, &batch.lens)).transpose()?;
+        for block in 0..self.shape.blocks {
+            let in_window = self.shape.window_of(block).and(window_positions.as_ref());
+            let positions = in_window.unwrap_or(&positions);
+            let block = Block { shape: &self.shape, weights, block };
+            stream = block.attention(&stream, &batch.lens, positions)?;
+            stream = block.feed_forward(&stream)?;
+        }
+        let asked: Vec<i64> = batch.asked.iter().map(|&at| at as i64).collect();
+        let asked = Tensor::from_vec(asked, batch.asked.len(), &Device::Cpu)?;
+        norm(&stream.index_select(&asked, 0)?, &weights[weights.len() - 1], self.shape.epsilon)
+    }
+
+    /// Logits, some rows at a time: what the comparison found, and its slope by the rows that go in. The
+    /// slope by the output is added to `by_output`.
+    fn head(
+        &self,
+        rows: &Tensor,
+        compare: Compare<'_, F>,
+        mut by_output: Option<&mut [F]>,
+    ) -> Result<(Vec<Measures>, Tensor)> {
+        let (count, vocab) = (rows.dim(0)?, self.shape.vocab);
+        let (mut found, mut slopes) = (Vec::with_capacity(count), Vec::new());
+        let output = match (&self.frozen, self.weights.last()) {
+            (Some(frozen), _) => frozen.output.clone(),
+            (None, weights) => {
+                let weights = weights.map_or(&[][..], |it| it);
+                Tensor::from_slice(weights, (vocab, self.shape.width), &Device::Cpu)?
+            }
+        };
+        let turned = output.t()?;
+        for start in (0..count).step_by(HEAD_ROWS) {
+            let len = HEAD_ROWS.min(count - start);
+            let some = rows.narrow(0, start, len)?;
+            let logits = some.matmul(&turned)?;
+            let mut logits = logits.flatten_all()?.to_vec1::<F>()?;
+            let each = logits.par_chunks_mut(vocab).enumerate();
+            found.par_extend(each.map(|(at, logits)| compare(start + at, logits)));
+            let by_logits = Tensor::from_vec(logits, (len, vocab), &Device::Cpu)?;
+            slopes.push(by_logits.matmul(&output)?);
+            if let Some(sum) = &mut by_output {
+                add(sum, &by_logits.t()?.matmul(&some)?.flatten_all()?.to_vec1::<F>()?);
+            }
+        }
+        Ok((found, Tensor::cat(&slopes, 0)?))
+    }
+}
+
+fn constant<F: Real>(data: &[F], sizes: &[usize]) -> Result<Tensor> {
+    Tensor::from_slice(data, sizes, &Device::Cpu)
+}
+
+/// A tensor that gets a gradient.
+fn variable<F: Real>(data: &[F], sizes: &[usize]) -> Result<Tensor> {
+    Ok(Var::from_slice(data, sizes, &Device::Cpu)?.into_inner())
+}
+
+fn add<F: Real>(sums: &mut [F], numbers: &[F]) {
+    for (sum, &number) in sums.iter_mut().zip(numbers) {
+        *sum += number;
+    }
+}
+
+#[cfg(test)]
+mod tests;

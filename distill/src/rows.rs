@@ -1,0 +1,178 @@
+//! What a target said, and its rows: the data a student learns from.
+//!
+//! For each token that the target drew there is the row it was drawn from, sparse: the likeliest tokens
+//! with their shares. What the others have together is what the shares lack to one.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::loss::Row;
+use crate::sealed::{Reader, Writer};
+
+/// How data were made. Other settings are other data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// SHA-256 of the target's file.
+    pub target: String,
+    /// Tokens of its vocabulary.
+    pub vocab: usize,
+    /// SHA-256 of the prompts.
+    pub prompts: String,
+    /// How many of them are held out.
+    pub held_out: usize,
+    /// Continuations of each of the others.
+    pub samples: usize,
+    /// Most tokens of a continuation.
+    pub predict: usize,
+    /// Most tokens of a prompt and its continuation; longer prompts are left out.
+    pub len: usize,
+    /// The temperature that tokens are drawn at. Rows are of that temperature too, or of 1 where it is 0.
+    pub temperature: f64,
+    /// Tokens that a row lists.
+    pub listed: usize,
+    /// Seed of all draws.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// The temperature of rows.
+    pub fn row_temperature(&self) -> f64 {
+        if self.temperature > 0.0 { self.temperature } else { 1.0 }
+    }
+}
+
+/// A prompt with a continuation.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Text {
+    /// Its place among all texts.
+    pub id: u32,
+    /// Whether it is measured with and not learned from.
+    pub held_out: bool,
+    /// Tokens of the prompt.
+    pub prompt_len: usize,
+    /// Prompt and continuation.
+    pub tokens: Vec<u32>,
+    /// The tokens of all rows, one row for each token of the continuation.
+    pub row_tokens: Vec<u32>,
+    /// Their shares.
+    pub row_shares: Vec<f32>,
+}
+
+impl Text {
+    /// How many rows it has.
+    pub fn row_count(&self) -> usize {
+        self.tokens.len() - self.prompt_len
+    }
+
+    /// The row that a token of the continuation was drawn from.
+    pub fn row(&self, index: usize) -> Row<'_> {
+        let listed = self.row_tokens.len() / self.row_count().max(1);
+        let place = index * listed..(index + 1) * listed;
+        Row { tokens: &self.row_tokens[place.clone()], shares: &self.row_shares[place] }
+    }
+
+    pub(crate) fn write(&self, writer: &mut Writer) -> anyhow::Result<()> {
+        let (prompt, all) = (u32::try_from(self.prompt_len)?, u32::try_from(self.tokens.len())?);
+        writer.write_integers(&[self.id, u32::from(self.held_out), prompt, all])?;
+        writer.write_integers(&self.tokens)?;
+        writer.write_integers(&self.row_tokens)?;
+        writer.write_floats(&self.row_shares)
+    }
+
+    pub(crate) fn read(settings: &Settings, reader: &mut Reader) -> anyhow::Result<Self> {
+        let (id, held_out) = (reader.integer()?, reader.integer()? == 1);
+        let (prompt_len, len) = (reader.integer()? as usize, reader.integer()? as usize);
+        ensure!(prompt_len > 0 && prompt_len < len, "a prompt of {prompt_len} of {len} tokens");
+        let tokens = reader.integers(len)?;
+        let listed = (len - prompt_len) * settings.listed;
+        let row_tokens = reader.integers(listed)?;
+        let known = |&token: &u32| (token as usize) < settings.vocab;
+        ensure!(tokens.iter().chain(&row_tokens).all(known), "a token out of range");
+        let row_shares = reader.floats(listed)?;
+        Ok(Self { id, held_out, prompt_len, tokens, row_tokens, row_shares })
+    }
+}
+
+/// Texts with their rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rows {
+    /// How they were made.
+    pub settings: Settings,
+    /// All texts.
+    pub texts: Vec<Text>,
+}
+
+impl Rows {
+    /// Writes them to a file.
+    ///
+    /// # Errors
+    /// If there is no room on the disk.
+    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let mut writer = Writer::create(path, &self.settings)?;
+        writer.write_integers(&[u32::try_from(self.texts.len())?])?;
+        for text in &self.texts {
+            text.write(&mut writer)?;
+        }
+        writer.finish()
+    }
+
+    /// Reads them from a file.
+    ///
+    /// # Errors
+    /// If it is damaged, or no such file.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let (settings, mut reader) = Reader::open::<Settings>(path)?;
+        let wrong = || format!("{}: it is of another version: remove it", path.display());
+        let count = reader.integer().with_context(wrong)?;
+        let mut texts = Vec::new();
+        for _ in 0..count {
+            texts.push(Text::read(&settings, &mut reader).with_context(wrong)?);
+        }
+        ensure!(reader.is_at_end(), wrong());
+        Ok(Self { settings, texts })
+    }
+
+    /// Rows of the texts that are held out, or of the others.
+    pub fn row_count(&self, held_out: bool) -> usize {
+        self.texts.iter().filter(|it| it.held_out == held_out).map(Text::row_count).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_as_they_were_written() {
+        let settings = Settings {
+            target: "t".to_owned(),
+            vocab: 10,
+            prompts: "p".to_owned(),
+            held_out: 1,
+            samples: 1,
+            predict: 2,
+            len: 8,
+            temperature: 0.7,
+            listed: 2,
+            seed: 1,
+        };
+        let text = Text {
+            id: 3,
+            held_out: true,
+            prompt_len: 2,
+            tokens: vec![1, 2, 3, 4],
+            row_tokens: vec![3, 5, 4, 0],
+            row_shares: vec![0.5, 0.25, 0.75, 0.1],
+        };
+        let row = text.row(1);
+        assert_eq!((row.tokens, row.shares), (&[4, 0][..], &[0.75, 0.1][..]));
+        let rows = Rows { settings, texts: vec![text.clone(), Text { held_out: false, ..text }] };
+        let path = std::env::temp_dir().join(format!("forerun-rows-{}", std::process::id()));
+        rows.write(&path).unwrap();
+        assert_eq!(Rows::read(&path).unwrap(), rows);
+        std::fs::remove_file(path).unwrap();
+        assert_eq!(rows.row_count(true), 2);
+    }
+}
