@@ -168,6 +168,7 @@ fn settings(flags: &Flags, vocab: usize, prompts: &[Prompt]) -> anyhow::Result<S
     ensure!(data.predict > 0 && data.samples > 0, "--predict and --samples must be 1 at least");
     let mut hash = Sha256::new();
     for prompt in prompts {
+        hash.update([u8::from(prompt.rendered)]);
         hash.update(serde_json::to_vec(&prompt.messages)?);
     }
     Ok(Settings {
