@@ -72,19 +72,7 @@ impl ResponseStream {
         service.submit(&mut request)?;
         let PreparedRequest { events, summary, deadline, recordable, reports, .. } = request;
         if let Some(recorder) = &service.recorder {
-            let all: Vec<_> = summary
-                .prompts
-                .iter()
-                .flat_map(|it| std::iter::repeat_n(it.clone(), summary.n))
-                .collect();
-            recorder.record(
-                if std::env::var("WRONG").is_ok_and(|it| it == "each") {
-                    &all
-                } else {
-                    &summary.prompts
-                },
-                recordable,
-            );
+            recorder.record(&summary.prompts, recordable);
         }
         if let Some(record) = &reports.record {
             record.begun(&service.model.names[0], summary.choices);
