@@ -115,18 +115,9 @@ impl Service {
             drafters: self.kinds(&drafting.policy.drafters),
             drafting,
             settings,
-        };
-        Ok(PreparedRequest {
-            sequences,
-            form,
-            calls,
-            permit,
-            events,
-            deadline,
-            summary,
             recordable,
-            reports,
-        })
+        };
+        Ok(PreparedRequest { sequences, form, calls, permit, events, deadline, summary, reports })
     }
 
     /// How the tokens of a request are drawn, and where its output ends.

@@ -100,13 +100,11 @@ pub(crate) struct PreparedRequest {
     pub(crate) deadline: Instant,
     /// What a response says of the request.
     pub(crate) summary: RequestSummary,
-    /// Whether its prompts may be recorded.
-    pub(crate) recordable: bool,
     /// What is told of it.
     pub(crate) reports: Reports,
 }
 
-/// What a response says of its request.
+/// What a response says of its request, and what is known of its prompts.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestSummary {
     /// Sequences of the request.
@@ -125,6 +123,8 @@ pub(crate) struct RequestSummary {
     pub(crate) drafters: Vec<DrafterKind>,
     /// How its tokens are drawn.
     pub(crate) settings: Arc<Settings>,
+    /// Whether its prompts may be recorded.
+    pub(crate) recordable: bool,
 }
 
 /// The samplers there are, by llama.cpp's names and in the order in which they are applied.

@@ -70,9 +70,9 @@ impl ResponseStream {
         }
         request.sequences.iter_mut().for_each(SequenceRequest::constrain_length);
         service.submit(&mut request)?;
-        let PreparedRequest { events, summary, deadline, recordable, reports, .. } = request;
+        let PreparedRequest { events, summary, deadline, reports, .. } = request;
         if let Some(recorder) = &service.recorder {
-            recorder.record(&summary.prompts, recordable);
+            recorder.record(&summary.prompts, summary.recordable);
         }
         if let Some(record) = &reports.record {
             record.begun(&service.model.names[0], summary.choices);

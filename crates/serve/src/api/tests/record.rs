@@ -1,6 +1,6 @@
 //! Recorded prompts: whose, which, and what never is among them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::record::PromptFile;
@@ -13,7 +13,7 @@ fn free_path(name: &str) -> PathBuf {
 }
 
 /// A server that records prompts there, and has a key.
-fn recording(path: &PathBuf) -> Api {
+fn recording(path: &Path) -> Api {
     let file = Arc::new(PromptFile::append(path, 100).unwrap());
     Api::with(|config| {
         config.host.record_prompts = Some(file);
