@@ -190,7 +190,8 @@ GENERAL = {"mt_bench", "translation", "summarization", "qa", "math_reasoning", "
 
 def pruned_model(folder: Path) -> Trained:
     prompts = write_prompts("general", training_prompts(folder, GENERAL, 160))
-    return distill("pruned", "-m", SMOLLM2, "--keep-blocks", BLOCKS, "--prompts", prompts, "--epochs", "20", "--time-limit", "40m")
+    flags = ("--keep-blocks", BLOCKS, "--learn-prompts", "--epochs", "12", "--batch-tokens", "1024", "--time-limit", "40m")
+    return distill("pruned", "-m", SMOLLM2, "--prompts", prompts, *flags)
 
 
 def pruned(folder: Path) -> None:

@@ -1,18 +1,20 @@
-//! What a step of training takes: ten blocks of SmolLM2's width, four sequences of 256 tokens, a row
-//! for each token. `cargo run --release --example step`.
+//! What a step of training takes: four blocks of SmolLM2's width, 256 tokens, a row for each.
+//! `cargo run --release --example step -- [VOCAB] [STEPS]`. bench/distill/burn makes the same step by burn.
 #![allow(clippy::print_stdout, reason = "it is there to print")]
 
 use std::time::Instant;
 
-use forerun_distill::loss::{Divergence, Row, compare};
+use forerun_distill::loss::{Divergence, Measures, Row, compare};
 use forerun_distill::model::{Activation, Batch, Pairs, Shape, Student};
 use forerun_distill::optimizer::Adam;
 
 fn main() -> candle_core::Result<()> {
+    let mut given = std::env::args().skip(1).map(|it| it.parse().expect("a number"));
+    let (vocab, steps) = (given.next().unwrap_or(8192), given.next().unwrap_or(6));
     let shape = Shape {
-        vocab: 49_152,
+        vocab,
         width: 576,
-        blocks: 10,
+        blocks: 4,
         feed_forward: 1536,
         heads: 9,
         key_heads: 3,
@@ -28,7 +30,7 @@ fn main() -> candle_core::Result<()> {
         window: None,
         trained_vocab: None,
     };
-    let (sequences, len) = (4, 256);
+    let len = 256;
     let numbers = |count: usize, spread: f32| -> Vec<f32> {
         (0..count).map(|at| spread * (at as f32 * 0.618).sin()).collect()
     };
@@ -39,13 +41,10 @@ fn main() -> candle_core::Result<()> {
     });
     let weights: Vec<Vec<f32>> = weights.collect();
     let matrices: Vec<bool> = tensors.iter().map(|(_, sizes)| sizes.len() > 1).collect();
-    let embedding = numbers(shape.vocab * shape.width, 1.0);
+    let embedding = numbers(shape.vocab * shape.width, 0.05);
     let mut student = Student::new(shape, (embedding, None), weights, len)?;
-    let batch = Batch {
-        tokens: (0..).take(sequences * len).collect(),
-        lens: vec![len; sequences],
-        asked: (0..sequences * len).collect(),
-    };
+    let batch =
+        Batch { tokens: (0..).take(len).collect(), lens: vec![len], asked: (0..len).collect() };
     let (tokens, shares): (Vec<u32>, Vec<f32>) = ((0..64).collect(), vec![0.015; 64]);
     let ask = |_: usize, logits: &mut [f32]| {
         let row = Row { tokens: &tokens, shares: &shares };
@@ -54,20 +53,13 @@ fn main() -> candle_core::Result<()> {
     let mut adam = Adam::new(&student.weights);
     let mut gradients: Vec<Vec<f32>> =
         student.weights.iter().map(|it| vec![0.0; it.len()]).collect();
-    for step in 0..6 {
-        let start = Instant::now();
-        student.measure(&batch, &ask)?;
-        let forward = start.elapsed();
+    for step in 0..steps as u64 {
         let start = Instant::now();
         gradients.iter_mut().for_each(|it| it.fill(0.0));
-        student.learn(&batch, &ask, &mut gradients)?;
-        let learned = start.elapsed();
-        adam.step(&mut student.weights, &gradients, &matrices, (step, 1e-4));
-        println!(
-            "forward {forward:.2?}; a step {:.2?}, of which AdamW {:.2?}",
-            start.elapsed(),
-            start.elapsed() - learned
-        );
+        let found = student.learn(&batch, &ask, &mut gradients)?;
+        let length = adam.step(&mut student.weights, &gradients, &matrices, (step, 1e-4));
+        let loss = Measures::mean(&found).loss;
+        println!("a step {:.2?}; loss {loss:.5}, gradient {length:.6}", start.elapsed());
     }
     Ok(())
 }

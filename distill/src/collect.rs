@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, ensure};
 use forerun_decode::{
-    Engine, Keep, Output, Rows as WantedRows, Slot, Special, Step, Token, Tokenizer,
+    Branch, Engine, Keep, Output, Rows as WantedRows, Slot, Special, Step, Token, Tokenizer,
 };
 use forerun_lab::prompts::{self, Prompt};
 use forerun_llama::{EngineOptions, FlashAttention, LlamaEngine, Model, ModelOptions};
@@ -86,7 +86,9 @@ pub fn collect(
             drawn += tokens;
             watch.pass_done(before + ended, wanted, drawn);
         };
-        if !continue_group(&model, &mut group, &rows.settings, running, passed)? {
+        if !continue_group(&model, &mut group, &rows.settings, running, passed)?
+            || !score_prompts(&model, &mut group, &rows.settings, running)?
+        {
             return Ok(Collected { rows, complete: false });
         }
         rows.texts.extend(group.into_iter().map(|it| it.text));
@@ -120,6 +122,62 @@ pub(crate) fn continue_group(
         passed(group.iter().filter(|it| it.ended).count(), drawn);
     }
     Ok(true)
+}
+
+/// Has the target say what it would have said in the prompts, if that is learned from. Returns false if it was
+/// stopped.
+fn score_prompts(
+    model: &Model,
+    group: &mut [Sequence],
+    settings: &Settings,
+    running: &Running,
+) -> anyhow::Result<bool> {
+    if !settings.prompt_rows {
+        return Ok(true);
+    }
+    let mut engine = LlamaEngine::new(model, &engine_options(settings, running)?)?;
+    for text in group.iter_mut().map(|it| &mut it.text).filter(|it| !it.held_out) {
+        // There is no row before the first token.
+        let scored = score(&mut engine, &text.tokens[..text.prompt_len], 1, settings);
+        if running.stop.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let scored = scored?;
+        text.row_tokens.splice(..0, scored.iter().flat_map(|row| row.tokens.iter().copied()));
+        text.row_shares
+            .splice(..0, scored.iter().flat_map(|row| row.listed_shares.iter().copied()));
+        text.prompt_rows = text.prompt_len - 1;
+    }
+    Ok(true)
+}
+
+/// The target's rows of the tokens from `first` on, in one pass.
+pub(crate) fn score(
+    engine: &mut LlamaEngine,
+    tokens: &[u32],
+    first: usize,
+    settings: &Settings,
+) -> anyhow::Result<Vec<Listed>> {
+    if tokens.len() <= first {
+        return Ok(Vec::new());
+    }
+    let (before, after) = tokens.split_at(first);
+    let before: Vec<Token> = before.iter().copied().map(Token).collect();
+    // There is no row after the last token.
+    let after = &after[..after.len() - 1];
+    let tree: Vec<Branch> =
+        (0..).zip(after).map(|(parent, &token)| Branch { parent, token: Token(token) }).collect();
+    let step = Step {
+        slot: Slot(0),
+        keep: Keep::Trunk(0),
+        trunk: &before,
+        tree: &tree,
+        rows: WantedRows::All,
+    };
+    let mut output = Output::default();
+    engine.extend(&[step], &mut output).context("the target failed")?;
+    let listed = |row: usize| list(&shares(output.row(row), settings.row_temperature()), settings);
+    Ok((0..output.len()).into_par_iter().map(listed).collect())
 }
 
 /// An engine with room for so many texts.
@@ -219,31 +277,28 @@ impl Sequence {
 
     /// Draws the next token from a row of logits, and notes the row.
     fn draw(&mut self, logits: &[f32], settings: &Settings, vocab: &impl Tokenizer) {
-        let row = list(logits, settings);
+        let shares = shares(logits, settings.row_temperature());
+        let row = list(&shares, settings);
         let token = match settings.temperature > 0.0 {
-            true => pick(&row.shares, unit(&mut self.chance)),
+            true => pick(&shares, unit(&mut self.chance)),
             false => row.tokens[0],
         };
         self.text.row_shares.extend(row.listed_shares);
         self.text.row_tokens.extend(row.tokens);
         self.text.tokens.push(token);
-        self.ended = vocab.is_end(Token(token)) || self.text.row_count() == settings.predict;
+        let drawn = self.text.tokens.len() - self.text.prompt_len;
+        self.ended = vocab.is_end(Token(token)) || drawn == settings.predict;
     }
 }
 
-/// A row of logits as probabilities.
+/// The likeliest tokens of a row, in falling order, and their shares.
 pub(crate) struct Listed {
-    /// Of all tokens.
-    shares: Vec<f32>,
-    /// The likeliest, in falling order.
     pub(crate) tokens: Vec<u32>,
-    /// Of these.
     pub(crate) listed_shares: Vec<f32>,
 }
 
-/// Lists the likeliest tokens of a row.
-pub(crate) fn list(logits: &[f32], settings: &Settings) -> Listed {
-    let shares = shares(logits, settings.row_temperature());
+/// Lists the likeliest tokens of a row of shares.
+fn list(shares: &[f32], settings: &Settings) -> Listed {
     let mut tokens: Vec<u32> = (0..).take(shares.len()).collect();
     let count = settings.listed.min(tokens.len());
     let falling = |a: &u32, b: &u32| {
@@ -255,7 +310,7 @@ pub(crate) fn list(logits: &[f32], settings: &Settings) -> Listed {
     tokens.truncate(count);
     tokens.sort_unstable_by(falling);
     let listed_shares = tokens.iter().map(|&token| shares[token as usize]).collect();
-    Listed { shares, tokens, listed_shares }
+    Listed { tokens, listed_shares }
 }
 
 /// Probabilities at a temperature.

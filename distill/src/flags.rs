@@ -132,6 +132,9 @@ pub(crate) struct DataFlags {
     /// Tokens of a distribution that are kept; the others are summed up
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) listed: usize,
+    /// Learn what the target would have said in the prompts too: more to learn from, without writing more
+    #[arg(long)]
+    pub(crate) learn_prompts: bool,
     /// Sequences that the target writes at once
     #[arg(long, value_name = "N", default_value = "24")]
     pub(crate) parallel: NonZeroU32,

@@ -13,7 +13,7 @@ mod pupil;
 mod shape;
 mod vocab;
 
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{DType, Device, Result, Tensor, Var};
 use rayon::prelude::*;
 
 pub use self::features::{Features, collect, size};
@@ -22,7 +22,9 @@ pub use self::pupil::HeadPupil;
 pub use self::shape::{HeadShape, memory};
 pub use self::vocab::DraftVocab;
 use crate::loss::{Measures, Real};
-use crate::model::block::{Block, Positions, Rotary, mask, norm, softmax};
+use crate::model::add_tensor;
+use crate::model::block::{Block, Positions, Rotary};
+use crate::model::fused::{Sees, linear, norm, softmax};
 use crate::model::shape::Part;
 use crate::model::{Compare, HEAD_ROWS};
 
@@ -111,7 +113,7 @@ impl<F: Real> DraftHead<F> {
             let Some(slope) = store.get(tensor) else {
                 candle_core::bail!("{name} got no gradient");
             };
-            add(gradient, slope)?;
+            add_tensor(gradient, slope)?;
         }
         Ok(found)
     }
@@ -131,7 +133,7 @@ impl<F: Real> DraftHead<F> {
         let embedded = block.norm(self.embedded(&entries.tokens)?, Part::AttnNorm)?;
         let inputs = self.shape.features();
         let features = Tensor::from_slice(&entries.features, (count, inputs), &Device::Cpu)?;
-        let mut states = features.matmul(&weights[self.shape.fc()].t()?)?;
+        let mut states = linear(&features, &weights[self.shape.fc()])?;
         // Keys and values of the committed entries, and of one drafted entry at each depth, moved to where the
         // queries of this depth see it.
         let mut seen: Vec<[Tensor; 2]> = Vec::new();
@@ -191,7 +193,7 @@ impl<F: Real> DraftHead<F> {
             let by_logits = Tensor::from_vec(logits, (len, vocab), &Device::Cpu)?;
             slopes.push(by_logits.matmul(weights)?);
             if let Some(gradient) = &mut gradient {
-                add(gradient, &by_logits.t()?.matmul(&some)?)?;
+                add_tensor(gradient, &by_logits.t()?.matmul(&some)?)?;
             }
         }
         Ok((found, Tensor::cat(&slopes, 0)?))
@@ -212,14 +214,14 @@ fn mix(
         let of = |all: &Tensor| block.shared(&all.narrow(0, start, len)?);
         let [keys, values] = [of(&committed[0])?, of(&committed[1])?];
         let queries = queries.narrow(0, start, len)?.transpose(0, 1)?.contiguous()?;
-        let scores = queries.matmul(&keys.t()?.contiguous()?)?;
+        let scores = queries.matmul(&keys.t()?)?;
         let depth = drafted.len();
         let sees = |entry: usize, other: usize| other + depth <= entry;
         let mut all = vec![scores.broadcast_add(&mask(len, scores.dtype(), sees)?)?];
         for [keys, _] in drafted {
             all.push((&queries * of(keys)?)?.sum_keepdim(2)?);
         }
-        let weights = softmax(&Tensor::cat(&all, 2)?)?;
+        let weights = softmax(&Tensor::cat(&all, 2)?, Sees::All)?;
         let mut sum = weights.narrow(2, 0, len)?.contiguous()?.matmul(&values)?;
         for (at, [_, values]) in drafted.iter().enumerate() {
             sum = (sum + weights.narrow(2, len + at, 1)?.broadcast_mul(&of(values)?)?)?;
@@ -229,6 +231,13 @@ fn mix(
         start += len;
     }
     Tensor::cat(&mixed, 0)
+}
+
+/// Nothing for what each token sees of a sequence, and minus infinity for the rest.
+fn mask(len: usize, kind: DType, sees: impl Fn(usize, usize) -> bool) -> Result<Tensor> {
+    let number = |at: usize| if sees(at / len, at % len) { 0.0 } else { f32::NEG_INFINITY };
+    let numbers: Vec<f32> = (0..len * len).map(number).collect();
+    Tensor::from_vec(numbers, (len, len), &Device::Cpu)?.to_dtype(kind)
 }
 
 /// Of each entry, what the one before it has; of the first of a text, zeros.
@@ -242,13 +251,6 @@ fn of_entry_before(all: &Tensor, lens: &[usize]) -> Result<Tensor> {
         start += len;
     }
     Tensor::cat(&parts, 0)
-}
-
-fn add<F: Real>(sums: &mut [F], tensor: &Tensor) -> Result<()> {
-    for (sum, number) in sums.iter_mut().zip(tensor.flatten_all()?.to_vec1::<F>()?) {
-        *sum += number;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

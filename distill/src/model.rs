@@ -1,17 +1,18 @@
 //! A student of the llama, qwen or gemma family: candle runs it forward and back.
 //!
-//! Norms, the rotary embedding and the softmax are put together from candle's elementary operations:
-//! its fused ones have no pass back and stop gradients without a word. Trained are the blocks and the
-//! last norm. Embeddings and output stay as they are unless it is asked for: they are most of a small
+//! Norms, the rotary embedding, the softmax and the gates are operations of our own: candle's have no
+//! pass back and stop gradients without a word. Trained are the blocks and the last norm. Embeddings and output stay as they are unless it is asked for: they are most of a small
 //! model's numbers, and what the blocks say is said in them.
 
 pub(crate) mod block;
+pub(crate) mod fused;
 pub(crate) mod shape;
 
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{Device, Result, Storage, Tensor, Var};
 use rayon::prelude::*;
 
-use self::block::{Block, Positions, Rotary, norm};
+use self::block::{Block, Positions, Rotary};
+use self::fused::norm;
 pub use self::shape::{
     Activation, EMBEDDING, OUTPUT, OUTPUT_NORM, Pairs, Shape, TrainedVocab, Window, block_name,
 };
@@ -19,6 +20,9 @@ use crate::loss::{Measures, Real};
 
 /// Rows of logits that are in memory at once.
 pub(crate) const HEAD_ROWS: usize = 128;
+
+/// Numbers that a thread adds at once.
+const ADDED_AT_ONCE: usize = 1 << 16;
 
 /// Sequences, one after the other.
 #[derive(Debug, Clone, Default)]
@@ -130,15 +134,15 @@ impl<F: Real> Student<F> {
         // Its slope by the rows is what the head found.
         let store = (rows * slopes)?.sum_all()?.backward()?;
         let slope = |tensor: &Tensor, name: &str| match store.get(tensor) {
-            Some(slope) => slope.flatten_all()?.to_vec1::<F>(),
+            Some(slope) => slope.flatten_all(),
             None => candle_core::bail!("{name} got no gradient"),
         };
         for ((tensor, gradient), (name, _)) in tensors.iter().zip(inner).zip(self.shape.tensors()) {
-            add(gradient, &slope(tensor, &name)?);
+            add_tensor(gradient, &slope(tensor, &name)?)?;
         }
         if let Some(gradient) = vocab.first_mut() {
             let width = self.shape.width;
-            let by_stream = slope(&stream, EMBEDDING)?;
+            let by_stream = slope(&stream, EMBEDDING)?.to_vec1::<F>()?;
             for (&token, slope) in batch.tokens.iter().zip(by_stream.chunks(width)) {
                 add(&mut gradient[token as usize * width..][..width], slope);
             }
@@ -220,7 +224,7 @@ impl<F: Real> Student<F> {
             let by_logits = Tensor::from_vec(logits, (len, vocab), &Device::Cpu)?;
             slopes.push(by_logits.matmul(&output)?);
             if let Some(sum) = &mut by_output {
-                add(sum, &by_logits.t()?.matmul(&some)?.flatten_all()?.to_vec1::<F>()?);
+                add_tensor(sum, &by_logits.t()?.matmul(&some)?)?;
             }
         }
         Ok((found, Tensor::cat(&slopes, 0)?))
@@ -240,6 +244,19 @@ fn add<F: Real>(sums: &mut [F], numbers: &[F]) {
     for (sum, &number) in sums.iter_mut().zip(numbers) {
         *sum += number;
     }
+}
+
+/// Adds a tensor that is in one piece.
+pub(crate) fn add_tensor<F: Real>(sums: &mut [F], tensor: &Tensor) -> Result<()> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
+    else {
+        candle_core::bail!("a tensor in pieces: {layout:?}");
+    };
+    let numbers = &F::cpu_storage_as_slice(storage)?[start..end];
+    let parts = sums.par_chunks_mut(ADDED_AT_ONCE).zip(numbers.par_chunks(ADDED_AT_ONCE));
+    parts.for_each(|(sums, numbers)| add(sums, numbers));
+    Ok(())
 }
 
 #[cfg(test)]

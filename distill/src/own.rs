@@ -6,13 +6,11 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use anyhow::Context;
-use forerun_decode::{Branch, Engine, Keep, Output, Rows as WantedRows, Slot, Step, Token};
 use forerun_llama::{LlamaEngine, Model, ModelOptions};
 use forerun_verify::Philox;
 use forerun_verify::rand_core::Rng;
 
-use crate::collect::{Running, Sequence, continue_group, engine_options, list};
+use crate::collect::{Running, Sequence, continue_group, engine_options, score};
 use crate::rows::{Settings, Text};
 
 /// Has the student continue the prompts of these texts, and the target tell its rows. Returns nothing if
@@ -47,7 +45,7 @@ pub fn write(
     let mut engine = LlamaEngine::new(&model, &engine_options(settings, running)?)?;
     let mut written = Vec::with_capacity(sequences.len());
     for sequence in sequences {
-        let scored = score(&mut engine, sequence.text, settings);
+        let scored = score_own(&mut engine, sequence.text, settings);
         if running.stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
@@ -57,28 +55,16 @@ pub fn write(
 }
 
 /// Puts the target's rows in place of the student's.
-fn score(engine: &mut LlamaEngine, mut text: Text, settings: &Settings) -> anyhow::Result<Text> {
-    let (prompt, own) = text.tokens.split_at(text.prompt_len);
-    let prompt: Vec<Token> = prompt.iter().copied().map(Token).collect();
-    // There is no row after the last token.
-    let own = &own[..own.len() - 1];
-    let tree: Vec<Branch> =
-        (0..).zip(own).map(|(parent, &token)| Branch { parent, token: Token(token) }).collect();
-    let step = Step {
-        slot: Slot(0),
-        keep: Keep::Trunk(0),
-        trunk: &prompt,
-        tree: &tree,
-        rows: WantedRows::All,
-    };
-    let mut output = Output::default();
-    engine.extend(&[step], &mut output).context("the target failed")?;
+fn score_own(
+    engine: &mut LlamaEngine,
+    mut text: Text,
+    settings: &Settings,
+) -> anyhow::Result<Text> {
     text.row_tokens.clear();
     text.row_shares.clear();
-    for row in 0..output.len() {
-        let listed = list(output.row(row), settings);
-        text.row_tokens.extend(listed.tokens);
-        text.row_shares.extend(listed.listed_shares);
+    for row in score(engine, &text.tokens, text.prompt_len, settings)? {
+        text.row_tokens.extend(row.tokens);
+        text.row_shares.extend(row.listed_shares);
     }
     Ok(text)
 }

@@ -117,9 +117,9 @@ impl<'a> Lesson<'a> {
                     None => batch.tokens.push(token),
                 }
                 // What cannot be spelled at the very beginning leaves nothing to ask after.
-                if at + 1 >= text.prompt_len && batch.tokens.len() > start {
+                if at + 1 >= text.first_row() && batch.tokens.len() > start {
                     batch.asked.push(batch.tokens.len() - 1);
-                    asked.push((place, at + 1 - text.prompt_len));
+                    asked.push((place, at + 1 - text.first_row()));
                 }
             }
             batch.lens.push(batch.tokens.len() - start);

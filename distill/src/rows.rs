@@ -1,7 +1,8 @@
 //! What a target said, and its rows: the data a student learns from.
 //!
 //! For each token that the target drew there is the row it was drawn from, sparse: the likeliest tokens
-//! with their shares. What the others have together is what the shares lack to one.
+//! with their shares. What the others have together is what the shares lack to one. The tokens of a prompt
+//! may have rows too: what the target would have said there.
 
 use std::path::Path;
 
@@ -32,6 +33,8 @@ pub struct Settings {
     pub temperature: f64,
     /// Tokens that a row lists.
     pub listed: usize,
+    /// Whether prompts that are learned from have rows too.
+    pub prompt_rows: bool,
     /// Seed of all draws.
     pub seed: u64,
 }
@@ -52,21 +55,28 @@ pub struct Text {
     pub held_out: bool,
     /// Tokens of the prompt.
     pub prompt_len: usize,
+    /// Its last tokens that have rows.
+    pub prompt_rows: usize,
     /// Prompt and continuation.
     pub tokens: Vec<u32>,
-    /// The tokens of all rows, one row for each token of the continuation.
+    /// The tokens of all rows, one row for each token from [`Text::first_row`] on.
     pub row_tokens: Vec<u32>,
     /// Their shares.
     pub row_shares: Vec<f32>,
 }
 
 impl Text {
-    /// How many rows it has.
-    pub fn row_count(&self) -> usize {
-        self.tokens.len() - self.prompt_len
+    /// Place of the first token that has a row.
+    pub fn first_row(&self) -> usize {
+        self.prompt_len - self.prompt_rows
     }
 
-    /// The row that a token of the continuation was drawn from.
+    /// How many rows it has.
+    pub fn row_count(&self) -> usize {
+        self.tokens.len() - self.first_row()
+    }
+
+    /// One of its rows.
     pub fn row(&self, index: usize) -> Row<'_> {
         let listed = self.row_tokens.len() / self.row_count().max(1);
         let place = index * listed..(index + 1) * listed;
@@ -75,7 +85,8 @@ impl Text {
 
     pub(crate) fn write(&self, writer: &mut Writer) -> anyhow::Result<()> {
         let (prompt, all) = (u32::try_from(self.prompt_len)?, u32::try_from(self.tokens.len())?);
-        writer.write_integers(&[self.id, u32::from(self.held_out), prompt, all])?;
+        let prompt_rows = u32::try_from(self.prompt_rows)?;
+        writer.write_integers(&[self.id, u32::from(self.held_out), prompt, prompt_rows, all])?;
         writer.write_integers(&self.tokens)?;
         writer.write_integers(&self.row_tokens)?;
         writer.write_floats(&self.row_shares)
@@ -83,15 +94,19 @@ impl Text {
 
     pub(crate) fn read(settings: &Settings, reader: &mut Reader) -> anyhow::Result<Self> {
         let (id, held_out) = (reader.integer()?, reader.integer()? == 1);
-        let (prompt_len, len) = (reader.integer()? as usize, reader.integer()? as usize);
-        ensure!(prompt_len > 0 && prompt_len < len, "a prompt of {prompt_len} of {len} tokens");
+        let mut number = || anyhow::Ok(reader.integer()? as usize);
+        let (prompt_len, prompt_rows, len) = (number()?, number()?, number()?);
+        ensure!(
+            prompt_rows < prompt_len && prompt_len < len,
+            "a prompt of {prompt_len} of {len} tokens with {prompt_rows} rows"
+        );
         let tokens = reader.integers(len)?;
-        let listed = (len - prompt_len) * settings.listed;
+        let listed = (len - prompt_len + prompt_rows) * settings.listed;
         let row_tokens = reader.integers(listed)?;
         let known = |&token: &u32| (token as usize) < settings.vocab;
         ensure!(tokens.iter().chain(&row_tokens).all(known), "a token out of range");
         let row_shares = reader.floats(listed)?;
-        Ok(Self { id, held_out, prompt_len, tokens, row_tokens, row_shares })
+        Ok(Self { id, held_out, prompt_len, prompt_rows, tokens, row_tokens, row_shares })
     }
 }
 
@@ -156,23 +171,34 @@ mod tests {
             len: 8,
             temperature: 0.7,
             listed: 2,
+            prompt_rows: true,
             seed: 1,
         };
         let text = Text {
             id: 3,
             held_out: true,
             prompt_len: 2,
+            prompt_rows: 0,
             tokens: vec![1, 2, 3, 4],
             row_tokens: vec![3, 5, 4, 0],
             row_shares: vec![0.5, 0.25, 0.75, 0.1],
         };
         let row = text.row(1);
         assert_eq!((row.tokens, row.shares), (&[4, 0][..], &[0.75, 0.1][..]));
-        let rows = Rows { settings, texts: vec![text.clone(), Text { held_out: false, ..text }] };
+        let learned = Text {
+            held_out: false,
+            prompt_rows: 1,
+            row_tokens: vec![9, 8, 3, 5, 4, 0],
+            row_shares: vec![0.3, 0.2, 0.5, 0.25, 0.75, 0.1],
+            ..text.clone()
+        };
+        assert_eq!((learned.first_row(), learned.row(0).tokens), (1, &[9, 8][..]));
+        assert_eq!(learned.row(1).tokens, text.row(0).tokens);
+        let rows = Rows { settings, texts: vec![text, learned] };
         let path = std::env::temp_dir().join(format!("forerun-rows-{}", std::process::id()));
         rows.write(&path).unwrap();
         assert_eq!(Rows::read(&path).unwrap(), rows);
         std::fs::remove_file(path).unwrap();
-        assert_eq!(rows.row_count(true), 2);
+        assert_eq!((rows.row_count(true), rows.row_count(false)), (2, 3));
     }
 }

@@ -6,10 +6,14 @@ mod head;
 mod page;
 mod say;
 
+use std::env;
+use std::num::NonZeroU32;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
@@ -37,11 +41,31 @@ const INTERRUPTED: u8 = 130;
 /// Steps after which the time of the others is known.
 const TIMED_STEPS: u64 = 5;
 
-pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
-    if let Some(threads) = flags.threads {
-        let threads = usize::try_from(threads.get())?;
-        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+/// Where candle and rayon read how many threads to run.
+const THREADS_VARIABLE: &str = "RAYON_NUM_THREADS";
+/// Where candle reads how often a thread without work looks for some before it sleeps. Many times, if it is not
+/// told, and products then wait for a processor.
+const SPIN_VARIABLE: &str = "CANDLE_BARRIER_POOL_SPIN_LIMIT";
+const SPINS: &str = "100";
+
+/// Starts the program again with so many threads, unless it was: there is no other way to tell candle.
+fn bound_threads(threads: Option<NonZeroU32>) -> anyhow::Result<()> {
+    let threads = match threads {
+        Some(threads) => threads.to_string(),
+        None => thread::available_parallelism()?.to_string(),
+    };
+    if env::var(THREADS_VARIABLE).is_ok_and(|it| it == threads)
+        && env::var_os(SPIN_VARIABLE).is_some()
+    {
+        return Ok(());
     }
+    let mut again = Command::new(env::current_exe()?);
+    again.args(env::args_os().skip(1)).env(THREADS_VARIABLE, threads).env(SPIN_VARIABLE, SPINS);
+    Err(again.exec()).context("starting again with another number of threads")
+}
+
+pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
+    bound_threads(flags.threads)?;
     let origin = flags.student.as_ref().unwrap_or(&flags.model);
     let checkpoint = beside(&flags.output, "checkpoint");
     check(flags, &checkpoint)?;

@@ -15,7 +15,7 @@ use forerun_distill::collect::{Collected, Running, Watch, collect};
 use forerun_distill::gguf::{self, Chosen};
 use forerun_distill::loss::{Divergence, Measures};
 use forerun_distill::model::{Batch, Student};
-use forerun_distill::pupil::ModelPupil;
+use forerun_distill::pupil::{By, ModelPupil, Pupil};
 use forerun_distill::rows::{Rows as Texts, Settings, Text};
 use forerun_distill::train::{len_max, measure};
 use forerun_distill::transplant::transplant;
@@ -219,8 +219,8 @@ impl Watch for StopAfter {
     }
 }
 
-/// Continuations of eleven prompts by a real model, some held out.
-fn collected(done: &[Text], held_out: usize, groups: usize) -> Collected {
+/// Continuations of eleven prompts by a real model, some held out, those of others with rows or without.
+fn collected(done: &[Text], (held_out, prompt_rows): (usize, bool), groups: usize) -> Collected {
     let target = model_path(BASE);
     let prompts: Vec<Prompt> = prompts::field().into_iter().take(11).collect();
     let settings = Settings {
@@ -233,6 +233,7 @@ fn collected(done: &[Text], held_out: usize, groups: usize) -> Collected {
         len: 2048,
         temperature: 1.0,
         listed: 64,
+        prompt_rows,
         seed: 1,
     };
     let stop = Arc::new(AtomicBool::new(false));
@@ -244,19 +245,42 @@ fn collected(done: &[Text], held_out: usize, groups: usize) -> Collected {
 
 #[test]
 fn texts_of_a_run_that_was_stopped_are_those_of_one_that_was_not() {
-    let whole = collected(&[], 3, usize::MAX);
+    let whole = collected(&[], (3, true), usize::MAX);
     assert!(whole.complete && whole.rows.texts.len() == 11);
-    let part = collected(&[], 3, 1);
+    let part = collected(&[], (3, true), 1);
     assert!(!part.complete && part.rows.texts.len() == 4);
-    let rest = collected(&part.rows.texts, 3, usize::MAX);
+    let rest = collected(&part.rows.texts, (3, true), usize::MAX);
     assert!(rest.complete);
     // To the last bit: with other companions in a pass, sums would be rounded otherwise.
     assert_eq!(rest.rows, whole.rows);
 }
 
 #[test]
+fn the_target_has_nothing_to_learn_from_what_it_says_in_prompts() {
+    let rows = collected(&[], (9, true), usize::MAX).rows;
+    let (held_out, learned) = rows.texts.split_at(9);
+    assert!(held_out.iter().all(|it| it.held_out && it.prompt_rows == 0), "measured as in use");
+    assert!(learned.iter().all(|it| it.prompt_rows == it.prompt_len - 1));
+    let file = ModelFile::open(&model_path(BASE)).unwrap();
+    let student = gguf::student(&file, Chosen::default(), len_max(&rows, None)).unwrap();
+    let pupil = ModelPupil { student, words: None };
+    let mut gradients: Vec<_> = pupil.weights().iter().map(|it| vec![0.0; it.len()]).collect();
+    let by = By { divergence: Divergence::Tv, temperature: 1.0 };
+    for text in learned {
+        let found = pupil.learn(&[text], by, &mut gradients).unwrap().remove(0);
+        assert_eq!(found.len(), text.tokens.len() - 1);
+        let listed = |row: usize| text.row(row).shares.iter().copied().map(f64::from).sum::<f64>();
+        for rows in [0..text.prompt_rows, text.prompt_rows..found.len()] {
+            let most = rows.clone().map(listed).sum::<f64>() / rows.len() as f64;
+            let overlap = Measures::mean(&found[rows]).overlap;
+            assert!(overlap > 0.95 * most, "{overlap} of {most}");
+        }
+    }
+}
+
+#[test]
 fn the_target_with_a_trimmed_vocabulary_lacks_what_was_cut_and_nothing_else() {
-    let rows = collected(&[], 10, usize::MAX).rows;
+    let rows = collected(&[], (10, false), usize::MAX).rows;
     let (target, cut) = (model_path(BASE), folder("cut").join("cut.gguf"));
     // All that the texts say is kept: what is spelled otherwise is read otherwise.
     let mut counts = vec![0; rows.settings.vocab];

@@ -33,6 +33,7 @@ fn texts(target: &Model, tokens: &[Token]) -> Texts {
         len: 256,
         temperature: 1.0,
         listed: 1,
+        prompt_rows: false,
         seed: 0,
     };
     let tokens: Vec<u32> = tokens.iter().map(|it| it.0).collect();
@@ -85,7 +86,8 @@ fn own_rows(
 /// then drafted tokens with the head's own.
 fn llama_rows(target: &Model, head: &Model, tokens: &[Token]) -> Vec<Vec<f32>> {
     // The target runs as it did when its states were kept.
-    let mut engine = LlamaEngine::new(target, &engine_options()).unwrap();
+    let as_kept = EngineOptions { flash_attention: FlashAttention::Off, ..engine_options() };
+    let mut engine = LlamaEngine::new(target, &as_kept).unwrap();
     let mut head = LlamaHead::new(head, (target, &mut engine), &exact()).unwrap();
     let (mut output, mut hidden) = (Output::default(), Vec::new());
     let (slot, keep) = (Slot(0), Keep::Trunk(0));

@@ -116,10 +116,10 @@ impl<'a> Lesson<'a> {
         let mut asked = Vec::new();
         for depth in 0..depth {
             for (place, text) in texts.iter().enumerate() {
-                // A draft begins after the prompt at the earliest, and with an entry.
-                let first = depth + 2_usize.saturating_sub(text.prompt_len);
+                // A draft begins with the first row at the earliest, and after an entry.
+                let first = depth + 2_usize.saturating_sub(text.first_row());
                 for row in first..text.row_count() {
-                    entries.asked[depth].push(starts[place] + text.prompt_len + row - 2);
+                    entries.asked[depth].push(starts[place] + text.first_row() + row - 2);
                     asked.push(Asked { text: place, row, depth });
                 }
             }

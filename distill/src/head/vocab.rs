@@ -87,6 +87,7 @@ mod tests {
             len: 8,
             temperature: 1.0,
             listed: 1,
+            prompt_rows: false,
             seed: 0,
         };
         let text = |held_out, tokens: [u32; 4], row_tokens: [u32; 3]| Text {

@@ -1,8 +1,9 @@
-//! A block of a student: attention and feed-forward layer, from operations whose gradients candle knows.
+//! A block of a student: attention and feed-forward layer.
 
-use candle_core::{D, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
-use super::shape::{Activation, Pairs, Part, Shape};
+use super::fused::{Sees, gated, linear, norm, softmax, turn};
+use super::shape::{Pairs, Part, Shape};
 use crate::loss::Real;
 
 /// How far each pair of numbers is turned at each position: cosines and sines.
@@ -40,8 +41,7 @@ impl Positions {
         let each = |table: &Tensor| {
             let of_sequences: Result<Vec<Tensor>> =
                 lens.iter().map(|&len| table.narrow(0, 0, len)).collect();
-            // One turn for all heads of a token.
-            Tensor::cat(&of_sequences?, 0)?.unsqueeze(1)
+            Tensor::cat(&of_sequences?, 0)
         };
         let (cosines, sines) = (each(&rotary.cosines)?, each(&rotary.sines)?);
         Ok(Self { pairs: rotary.pairs, cosines, sines })
@@ -49,21 +49,7 @@ impl Positions {
 
     /// Turns the heads of tokens: (tokens, heads, numbers of a head).
     fn turn(&self, heads: &Tensor) -> Result<Tensor> {
-        let (tokens, count, len) = heads.dims3()?;
-        let (one, two) = match self.pairs {
-            Pairs::Neighbours => {
-                let pairs = heads.reshape((tokens, count, len / 2, 2))?;
-                (pairs.narrow(3, 0, 1)?.squeeze(3)?, pairs.narrow(3, 1, 1)?.squeeze(3)?)
-            }
-            Pairs::Halves => (heads.narrow(2, 0, len / 2)?, heads.narrow(2, len / 2, len / 2)?),
-        };
-        let (cosines, sines) = (&self.cosines, &self.sines);
-        let first = (one.broadcast_mul(cosines)? - two.broadcast_mul(sines)?)?;
-        let second = (one.broadcast_mul(sines)? + two.broadcast_mul(cosines)?)?;
-        match self.pairs {
-            Pairs::Neighbours => Tensor::stack(&[first, second], 3)?.reshape((tokens, count, len)),
-            Pairs::Halves => Tensor::cat(&[first, second], 2),
-        }
+        turn(heads, self.pairs, [&self.cosines, &self.sines])
     }
 }
 
@@ -93,7 +79,7 @@ impl Block<'_> {
     }
 
     pub(crate) fn linear(&self, rows: &Tensor, part: Part) -> Result<Tensor> {
-        rows.matmul(&self.weight(part).t()?)
+        linear(rows, self.weight(part))
     }
 
     /// Queries, keys or values of all tokens: (tokens, heads, numbers of a head).
@@ -139,10 +125,9 @@ impl Block<'_> {
     fn mix(&self, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
         let len = queries.dim(0)?;
         let queries = queries.transpose(0, 1)?.contiguous()?;
-        let scores = queries.matmul(&self.shared(keys)?.t()?.contiguous()?)?;
+        let scores = queries.matmul(&self.shared(keys)?.t()?)?;
         let seen = self.shape.window_of(self.block).map_or(len, |window| window.len);
-        let sees = |token: usize, other: usize| other <= token && token - other < seen;
-        let weights = softmax(&scores.broadcast_add(&mask(len, scores.dtype(), sees)?)?)?;
+        let weights = softmax(&scores, Sees::Last(seen))?;
         let mixed = weights.matmul(&self.shared(values)?)?;
         mixed.transpose(0, 1)?.reshape((len, self.shape.heads * self.shape.head))
     }
@@ -157,36 +142,8 @@ impl Block<'_> {
 
     pub(crate) fn feed_forward(&self, stream: &Tensor) -> Result<Tensor> {
         let normed = self.norm(stream.clone(), Part::FfnNorm)?;
-        let gate = self.linear(&normed, Part::Gate)?;
-        let gate = match self.shape.activation {
-            Activation::Silu => gate.silu()?,
-            Activation::Gelu => gate.gelu()?,
-        };
-        let gated = (gate * self.linear(&normed, Part::Up)?)?;
+        let gates = self.linear(&normed, Part::Gate)?;
+        let gated = gated(&gates, &self.linear(&normed, Part::Up)?, self.shape.activation)?;
         stream + self.norm(self.linear(&gated, Part::Down)?, Part::FfnResultNorm)?
     }
-}
-
-/// Scales rows to a mean square of one, and each number by its weight.
-pub(crate) fn norm(rows: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor> {
-    let scale = (rows.sqr()?.mean_keepdim(D::Minus1)? + epsilon)?.sqrt()?;
-    rows.broadcast_div(&scale)?.broadcast_mul(weight)
-}
-
-pub(crate) fn softmax(rows: &Tensor) -> Result<Tensor> {
-    // What all of a row have in common makes no difference, nor does its slope.
-    let most = rows.max_keepdim(D::Minus1)?.detach();
-    let shares = rows.broadcast_sub(&most)?.exp()?;
-    shares.broadcast_div(&shares.sum_keepdim(D::Minus1)?)
-}
-
-/// Nothing for what each token sees of a sequence, and minus infinity for the rest.
-pub(crate) fn mask(
-    len: usize,
-    kind: candle_core::DType,
-    sees: impl Fn(usize, usize) -> bool,
-) -> Result<Tensor> {
-    let number = |at: usize| if sees(at / len, at % len) { 0.0 } else { f32::NEG_INFINITY };
-    let numbers: Vec<f32> = (0..len * len).map(number).collect();
-    Tensor::from_vec(numbers, (len, len), &Device::Cpu)?.to_dtype(kind)
 }

@@ -40,7 +40,8 @@ impl<'a> Source<'a> {
 
     /// Most rows.
     pub(super) fn row_count(&self) -> usize {
-        self.texts() * self.settings.predict
+        let Settings { predict, len, prompt_rows, .. } = self.settings;
+        self.texts() * if prompt_rows { len } else { predict }
     }
 
     /// Most tokens of all texts.
@@ -181,6 +182,7 @@ fn settings(flags: &Flags, vocab: usize, prompts: &[Prompt]) -> anyhow::Result<S
         len: data.ctx_size,
         temperature: data.temp,
         listed: data.listed,
+        prompt_rows: data.learn_prompts,
         seed: flags.seed,
     })
 }

@@ -64,6 +64,7 @@ fn rows() -> Rows {
         len: 16,
         temperature: 1.0,
         listed: 2,
+        prompt_rows: false,
         seed: 0,
     };
     Rows { settings, texts: texts.collect() }
