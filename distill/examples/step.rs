@@ -46,7 +46,7 @@ fn main() -> candle_core::Result<()> {
     let batch =
         Batch { tokens: (0..).take(len).collect(), lens: vec![len], asked: (0..len).collect() };
     let (tokens, shares): (Vec<u32>, Vec<f32>) = ((0..64).collect(), vec![0.015; 64]);
-    let ask = |_: usize, logits: &mut [f32]| {
+    let ask = |_: usize, _: usize, logits: &mut [f32]| {
         let row = Row { tokens: &tokens, shares: &shares };
         compare(Divergence::ForwardKl, row, logits, 1.0, 1e-3)
     };
@@ -56,7 +56,7 @@ fn main() -> candle_core::Result<()> {
     for step in 0..steps as u64 {
         let start = Instant::now();
         gradients.iter_mut().for_each(|it| it.fill(0.0));
-        let found = student.learn(&batch, &ask, &mut gradients)?;
+        let found = student.learn(std::slice::from_ref(&batch), &ask, &mut gradients)?.concat();
         let length = adam.step(&mut student.weights, &gradients, &matrices, (step, 1e-4));
         let loss = Measures::mean(&found).loss;
         println!("a step {:.2?}; loss {loss:.5}, gradient {length:.6}", start.elapsed());

@@ -22,11 +22,10 @@ pub use self::pupil::HeadPupil;
 pub use self::shape::{HeadShape, memory};
 pub use self::vocab::DraftVocab;
 use crate::loss::{Measures, Real};
-use crate::model::add_tensor;
 use crate::model::block::{Block, Positions, Rotary};
 use crate::model::fused::{Sees, linear, norm, softmax};
 use crate::model::shape::Part;
-use crate::model::{Compare, HEAD_ROWS};
+use crate::model::{Compare, CompareParts, HEAD_ROWS, add_tensor, learn_side_by_side};
 
 /// Texts as a head reads them, one after the other.
 #[derive(Debug, Clone, Default)]
@@ -86,36 +85,50 @@ impl<F: Real> DraftHead<F> {
         Ok(self.output(&rows, &tensors[self.shape.output()], compare, None)?.0)
     }
 
-    /// Compares the rows that are asked for, and adds the slopes by all weights to `gradients`.
+    /// Compares the rows that are asked for of parts of a step, side by side, and adds the slopes by all weights to
+    /// `gradients`. Returns what was found in each part.
     ///
     /// # Errors
     /// As for [`Self::measure`], and if a weight got no gradient.
     pub fn learn(
         &self,
-        entries: &Entries<F>,
-        compare: Compare<'_, F>,
+        parts: &[&Entries<F>],
+        compare: CompareParts<'_, F>,
         gradients: &mut [Vec<F>],
-    ) -> Result<Vec<Measures>> {
+    ) -> Result<Vec<Vec<Measures>>> {
         let variable = |data: &[F], sizes: &[usize]| {
             Ok(Var::from_slice(data, sizes, &Device::Cpu)?.into_inner())
         };
         let tensors = self.tensors(variable)?;
-        let rows = self.rows(entries, &tensors)?;
+        learn_side_by_side(parts, gradients, |part, entries| {
+            self.learn_part(entries, &tensors, &|at, logits| compare(part, at, logits))
+        })
+    }
+
+    /// What was found in a part, and the slope by each weight.
+    fn learn_part(
+        &self,
+        entries: &Entries<F>,
+        tensors: &[Tensor],
+        compare: Compare<'_, F>,
+    ) -> Result<(Vec<Measures>, Vec<Tensor>)> {
+        let rows = self.rows(entries, tensors)?;
         let output = self.shape.output();
         let weights = tensors[output].detach();
-        let by_output = Some(&mut gradients[output]);
-        let (found, slopes) = self.output(&rows.detach(), &weights, compare, by_output)?;
+        let mut by_output = vec![F::zero(); weights.elem_count()];
+        let (found, slopes) =
+            self.output(&rows.detach(), &weights, compare, Some(&mut by_output))?;
         // Its slope by the rows is what the output found.
         let store = (rows * slopes)?.sum_all()?.backward()?;
-        let names = self.shape.tensors();
-        let others = tensors.iter().zip(gradients).zip(names).enumerate();
-        for (_, ((tensor, gradient), (name, _))) in others.filter(|(at, _)| *at != output) {
-            let Some(slope) = store.get(tensor) else {
-                candle_core::bail!("{name} got no gradient");
+        let by_output = Tensor::from_vec(by_output, weights.shape(), &Device::Cpu)?;
+        let slope =
+            |(at, (tensor, (name, _))): (usize, (&Tensor, (String, _)))| match store.get(tensor) {
+                _ if at == output => Ok(by_output.clone()),
+                Some(slope) => slope.contiguous(),
+                None => candle_core::bail!("{name} got no gradient"),
             };
-            add_tensor(gradient, slope)?;
-        }
-        Ok(found)
+        let each = tensors.iter().zip(self.shape.tensors()).enumerate();
+        Ok((found, each.map(slope).collect::<Result<_>>()?))
     }
 
     /// The weights as tensors.

@@ -58,6 +58,9 @@ pub struct Student<F> {
 /// What is done with a row of logits: it is compared, and becomes the slope of what was found.
 pub type Compare<'a, F> = &'a (dyn Fn(usize, &mut [F]) -> Measures + Sync);
 
+/// The same for a row of one of several parts of a step.
+pub type CompareParts<'a, F> = &'a (dyn Fn(usize, usize, &mut [F]) -> Measures + Sync);
+
 impl<F: Real> Student<F> {
     /// A student for sequences of at most `len` tokens. Embeddings, and the output if that is another
     /// tensor, stay as they are, or are the last weights if they are trained.
@@ -111,25 +114,40 @@ impl<F: Real> Student<F> {
         Ok(self.head(&rows, compare, None)?.0)
     }
 
-    /// Compares the rows of a batch, and adds the slopes by all weights to `gradients`.
+    /// Compares the rows of batches, side by side, and adds the slopes by all weights to `gradients`. Returns
+    /// what was found in each batch.
     ///
     /// # Errors
     /// As for [`Self::measure`], and if a weight got no gradient.
     pub fn learn(
         &self,
-        batch: &Batch,
-        compare: Compare<'_, F>,
+        batches: &[Batch],
+        compare: CompareParts<'_, F>,
         gradients: &mut [Vec<F>],
-    ) -> Result<Vec<Measures>> {
+    ) -> Result<Vec<Vec<Measures>>> {
         let tensors = self.inner_tensors(variable)?;
-        let sizes = [batch.tokens.len(), self.shape.width];
+        learn_side_by_side(batches, gradients, |part, batch| {
+            self.learn_batch(batch, &tensors, &|at, logits| compare(part, at, logits))
+        })
+    }
+
+    /// What was found in a batch, and the slope by each weight.
+    fn learn_batch(
+        &self,
+        batch: &Batch,
+        tensors: &[Tensor],
+        compare: Compare<'_, F>,
+    ) -> Result<(Vec<Measures>, Vec<Tensor>)> {
+        let width = self.shape.width;
+        let sizes = [batch.tokens.len(), width];
         let stream = match &self.frozen {
             Some(_) => constant(&self.embedded(batch)?, &sizes)?,
             None => variable(&self.embedded(batch)?, &sizes)?,
         };
-        let rows = self.rows(batch, stream.clone(), &tensors)?;
-        let (inner, vocab) = gradients.split_at_mut(tensors.len());
-        let by_output = vocab.last_mut().map(|it| &mut it[..]);
+        let rows = self.rows(batch, stream.clone(), tensors)?;
+        let trained_vocab = self.weights[tensors.len()..].iter();
+        let mut by_vocab: Vec<Vec<F>> = trained_vocab.map(|it| vec![F::zero(); it.len()]).collect();
+        let by_output = by_vocab.last_mut().map(|it| &mut it[..]);
         let (found, slopes) = self.head(&rows.detach(), compare, by_output)?;
         // Its slope by the rows is what the head found.
         let store = (rows * slopes)?.sum_all()?.backward()?;
@@ -137,17 +155,20 @@ impl<F: Real> Student<F> {
             Some(slope) => slope.flatten_all(),
             None => candle_core::bail!("{name} got no gradient"),
         };
-        for ((tensor, gradient), (name, _)) in tensors.iter().zip(inner).zip(self.shape.tensors()) {
-            add_tensor(gradient, &slope(tensor, &name)?)?;
-        }
-        if let Some(gradient) = vocab.first_mut() {
-            let width = self.shape.width;
+        let names = self.shape.tensors();
+        let inner = tensors.iter().zip(&names).map(|(tensor, (name, _))| slope(tensor, name));
+        let mut all: Vec<Tensor> = inner.collect::<Result<_>>()?;
+        if let Some(by_embedding) = by_vocab.first_mut() {
             let by_stream = slope(&stream, EMBEDDING)?.to_vec1::<F>()?;
             for (&token, slope) in batch.tokens.iter().zip(by_stream.chunks(width)) {
-                add(&mut gradient[token as usize * width..][..width], slope);
+                add(&mut by_embedding[token as usize * width..][..width], slope);
             }
         }
-        Ok(found)
+        for slope in by_vocab {
+            let count = slope.len();
+            all.push(Tensor::from_vec(slope, count, &Device::Cpu)?);
+        }
+        Ok((found, all))
     }
 
     /// The weights of blocks and the last norm as tensors.
@@ -244,6 +265,24 @@ fn add<F: Real>(sums: &mut [F], numbers: &[F]) {
     for (sum, &number) in sums.iter_mut().zip(numbers) {
         *sum += number;
     }
+}
+
+/// Learns from the parts of a step at once, a thread each: products of this size gain little from a second one. Their
+/// slopes are added in order, so that sums are always the same.
+pub(crate) fn learn_side_by_side<F: Real, P: Sync>(
+    parts: &[P],
+    gradients: &mut [Vec<F>],
+    learn: impl Fn(usize, &P) -> Result<(Vec<Measures>, Vec<Tensor>)> + Sync,
+) -> Result<Vec<Vec<Measures>>> {
+    let learned: Result<Vec<_>> =
+        parts.par_iter().enumerate().map(|(at, part)| learn(at, part)).collect();
+    let (found, slopes): (Vec<_>, Vec<_>) = learned?.into_iter().unzip();
+    for slopes in &slopes {
+        for (gradient, slope) in gradients.iter_mut().zip(slopes) {
+            add_tensor(gradient, slope)?;
+        }
+    }
+    Ok(found)
 }
 
 /// Adds a tensor that is in one piece.

@@ -1,5 +1,7 @@
 //! What is trained: a draft model, or a head. The trainer knows of either only this.
 
+use std::mem;
+
 use crate::loss::{Divergence, Measures, Row, compare};
 use crate::model::{Batch, Student};
 use crate::rows::Text;
@@ -15,7 +17,7 @@ pub struct By {
 }
 
 /// Something that drafts, and learns from texts.
-pub trait Pupil {
+pub trait Pupil: Sync {
     /// Names and sizes of what is trained, in the order of its weights.
     fn tensors(&self) -> Vec<(String, Vec<usize>)>;
 
@@ -35,13 +37,14 @@ pub trait Pupil {
     /// If a text does not fit it.
     fn measure(&self, texts: &[&Text], by: By) -> anyhow::Result<Vec<Vec<(usize, Measures)>>>;
 
-    /// The same without the texts, and adds the slopes by all weights to `gradients`.
+    /// The same without the texts, for the parts of a step, side by side; adds the slopes of the mean over all rows by
+    /// all weights to `gradients`.
     ///
     /// # Errors
     /// As for [`Pupil::measure`], and if a weight got no gradient.
     fn learn(
         &self,
-        texts: &[&Text],
+        parts: &[Vec<&Text>],
         by: By,
         gradients: &mut [Vec<f32>],
     ) -> anyhow::Result<Vec<Vec<Measures>>>;
@@ -75,20 +78,25 @@ impl Pupil for ModelPupil {
 
     fn measure(&self, texts: &[&Text], by: By) -> anyhow::Result<Vec<Vec<(usize, Measures)>>> {
         let lesson = Lesson::new(texts, self.words.as_ref());
-        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
+        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by, 1.0);
         let found = self.student.measure(&lesson.batch, &ask)?;
         Ok(vec![lesson.asked.iter().map(|&(text, _)| text).zip(found).collect()])
     }
 
     fn learn(
         &self,
-        texts: &[&Text],
+        parts: &[Vec<&Text>],
         by: By,
         gradients: &mut [Vec<f32>],
     ) -> anyhow::Result<Vec<Vec<Measures>>> {
-        let lesson = Lesson::new(texts, self.words.as_ref());
-        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
-        Ok(vec![self.student.learn(&lesson.batch, &ask, gradients)?])
+        let mut lessons: Vec<Lesson<'_>> =
+            parts.iter().map(|texts| Lesson::new(texts, self.words.as_ref())).collect();
+        let batches: Vec<Batch> = lessons.iter_mut().map(|it| mem::take(&mut it.batch)).collect();
+        let rows: usize = lessons.iter().map(|it| it.asked.len()).sum();
+        let ask = |part: usize, at: usize, logits: &mut [f32]| {
+            lessons[part].compare(at, logits, by, 1.0 / rows as f64)
+        };
+        Ok(vec![self.student.learn(&batches, &ask, gradients)?.concat()])
     }
 }
 
@@ -127,11 +135,9 @@ impl<'a> Lesson<'a> {
         Self { texts, words, batch, asked }
     }
 
-    /// Compares the student's row with the target's, and puts the slope of the mean over all rows in its
-    /// place.
-    fn compare(&self, at: usize, logits: &mut [f32], by: By) -> Measures {
+    /// Compares the student's row with the target's, and puts the slope, times `weight`, in its place.
+    fn compare(&self, at: usize, logits: &mut [f32], by: By, weight: f64) -> Measures {
         let By { divergence, temperature } = by;
-        let weight = 1.0 / self.asked.len() as f64;
         let (text, row) = self.asked[at];
         let row = self.texts[text].row(row);
         let Some(words) = self.words else {

@@ -41,27 +41,23 @@ const INTERRUPTED: u8 = 130;
 /// Steps after which the time of the others is known.
 const TIMED_STEPS: u64 = 5;
 
-/// Where candle and rayon read how many threads to run.
-const THREADS_VARIABLE: &str = "RAYON_NUM_THREADS";
-/// Where candle reads how often a thread without work looks for some before it sleeps. Many times, if it is not
-/// told, and products then wait for a processor.
-const SPIN_VARIABLE: &str = "CANDLE_BARRIER_POOL_SPIN_LIMIT";
-const SPINS: &str = "100";
+/// What candle reads from the environment, and nowhere else: to run each product on the thread that asks for it, and
+/// not to have a thread without work look for some all the time. A step has a part for each thread.
+const CANDLE: [(&str, &str); 2] =
+    [("RAYON_NUM_THREADS", "1"), ("CANDLE_BARRIER_POOL_SPIN_LIMIT", "100")];
 
-/// Starts the program again with so many threads, unless it was: there is no other way to tell candle.
+/// Sets how many threads there are. The program starts again for it, so that candle knows.
 fn bound_threads(threads: Option<NonZeroU32>) -> anyhow::Result<()> {
-    let threads = match threads {
-        Some(threads) => threads.to_string(),
-        None => thread::available_parallelism()?.to_string(),
-    };
-    if env::var(THREADS_VARIABLE).is_ok_and(|it| it == threads)
-        && env::var_os(SPIN_VARIABLE).is_some()
-    {
-        return Ok(());
+    if CANDLE.iter().any(|&(name, value)| env::var(name).as_deref() != Ok(value)) {
+        let mut again = Command::new(env::current_exe()?);
+        let error = again.args(env::args_os().skip(1)).envs(CANDLE).exec();
+        return Err(error).context("starting again with candle's settings");
     }
-    let mut again = Command::new(env::current_exe()?);
-    again.args(env::args_os().skip(1)).env(THREADS_VARIABLE, threads).env(SPIN_VARIABLE, SPINS);
-    Err(again.exec()).context("starting again with another number of threads")
+    let threads = match threads {
+        Some(threads) => usize::try_from(threads.get())?,
+        None => thread::available_parallelism()?.get(),
+    };
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?)
 }
 
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<ExitCode> {

@@ -1,10 +1,12 @@
 //! Training: batches in an order that the seed decides, a measurement of what is held out now and then,
 //! and checkpoints from which the same numbers follow.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::collect::shuffle;
@@ -189,8 +191,9 @@ impl<'a, P: Pupil> Trainer<'a, P> {
             gradient.fill(0.0);
         }
         let texts: Vec<&Text> = places.iter().map(|&place| self.text(place)).collect();
+        let parts = split(&texts, |text| self.pupil.text_len(text), rayon::current_num_threads());
         let found =
-            self.pupil.learn(&texts, by(self.plan.divergence, self.rows), &mut gradients)?;
+            self.pupil.learn(&parts, by(self.plan.divergence, self.rows), &mut gradients)?;
         let found = found.into_iter().next().unwrap_or_default();
         self.gradients = gradients;
         let Progress { step, steps, .. } = self.progress;
@@ -386,6 +389,20 @@ fn packed(order: &[usize], len: impl Fn(usize) -> usize, tokens_max: usize) -> V
     all
 }
 
+/// Texts in at most so many parts, about as long as each other.
+fn split<'a>(texts: &[&'a Text], len: impl Fn(&Text) -> usize, count: usize) -> Vec<Vec<&'a Text>> {
+    let mut longest_first = texts.to_vec();
+    longest_first.sort_by_key(|text| Reverse(len(text)));
+    let mut parts = vec![(0, Vec::new()); count.min(texts.len())];
+    for text in longest_first {
+        let shortest = parts.iter_mut().min_by_key(|(tokens, _)| *tokens);
+        let (tokens, part) = shortest.expect("as many parts as texts at most");
+        *tokens += len(text);
+        part.push(text);
+    }
+    parts.into_iter().map(|(_, part)| part).collect()
+}
+
 /// Tokens of the longest text as a student reads it.
 pub fn len_max(rows: &Rows, words: Option<&Words>) -> usize {
     rows.texts.iter().map(|text| student_len(text, words)).max().unwrap_or(0)
@@ -418,9 +435,13 @@ pub fn measure<P: Pupil>(
     // By depth, and by text.
     let mut depths: Vec<BTreeMap<usize, Vec<Measures>>> = Vec::new();
     let len = |place: usize| pupil.text_len(&rows.texts[place]);
-    for batch in packed(&order, len, batch_tokens) {
+    let batches = packed(&order, len, batch_tokens);
+    let found = batches.par_iter().map(|batch| {
         let texts: Vec<&Text> = batch.iter().map(|&text| &rows.texts[text]).collect();
-        let found = pupil.measure(&texts, by(divergence, rows))?;
+        pupil.measure(&texts, by(divergence, rows))
+    });
+    let found: Vec<_> = found.collect::<anyhow::Result<_>>()?;
+    for (batch, found) in batches.iter().zip(found) {
         depths.resize_with(found.len().max(depths.len()), BTreeMap::new);
         for (of_texts, found) in depths.iter_mut().zip(found) {
             for (text, measures) in found {
@@ -454,16 +475,17 @@ fn standard_error(of_texts: &[Vec<Measures>], mean: Measures) -> Measures {
 
 /// Bytes that training takes at most, with so many rows.
 pub fn memory(student: &Shape, rows: usize, settings: &Settings, batch_tokens: usize) -> usize {
-    // Weights, again as candle's, gradients twice, two means, the best, and embeddings and output twice.
+    let threads = rayon::current_num_threads();
+    // Weights, again as candle's, gradients, each thread's, two means, the best, and embeddings and output twice.
     let vocab = if student.trained_vocab.is_some() { 2 } else { 4 } * student.vocab * student.width;
-    let weights = 7 * student.trained() + vocab;
+    let weights = (6 + threads) * student.trained() + vocab;
     let listed = rows * 2 * settings.listed;
     // Of the block that is being run there is about as much again.
     let kept = batch_tokens.max(settings.len)
         * student.kept_per_token(settings.len)
         * (student.blocks + 1)
         / student.blocks;
-    4 * (weights + listed + kept + 2 * HEAD_ROWS * student.vocab)
+    4 * (weights + listed + kept + 2 * threads * HEAD_ROWS * student.vocab)
 }
 
 #[cfg(test)]

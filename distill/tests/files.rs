@@ -267,7 +267,7 @@ fn the_target_has_nothing_to_learn_from_what_it_says_in_prompts() {
     let mut gradients: Vec<_> = pupil.weights().iter().map(|it| vec![0.0; it.len()]).collect();
     let by = By { divergence: Divergence::Tv, temperature: 1.0 };
     for text in learned {
-        let found = pupil.learn(&[text], by, &mut gradients).unwrap().remove(0);
+        let found = pupil.learn(&[vec![text]], by, &mut gradients).unwrap().remove(0);
         assert_eq!(found.len(), text.tokens.len() - 1);
         let listed = |row: usize| text.row(row).shares.iter().copied().map(f64::from).sum::<f64>();
         for rows in [0..text.prompt_rows, text.prompt_rows..found.len()] {

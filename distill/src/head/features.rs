@@ -3,10 +3,10 @@
 //! They are computed once, each text by itself from an empty cache, and kept as `f16`; a batch reads those of
 //! its texts. So they are the same after a stop, and memory has those of one batch.
 
-use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, ensure};
 use forerun_decode::{Engine, Keep, Output, Rows as WantedRows, Slot, Step, Token};
@@ -60,7 +60,7 @@ pub fn size(head: &HeadShape, tokens: usize) -> u64 {
 /// The target's states of all texts.
 #[derive(Debug)]
 pub struct Features {
-    reader: RefCell<Reader>,
+    reader: Mutex<Reader>,
     /// Where each text's begin in the file, and where the last one's end.
     starts: Vec<u64>,
 }
@@ -72,7 +72,7 @@ impl Features {
     /// If it is damaged, or of other texts or layers.
     pub fn open(path: &Path, rows: &Rows, head: &HeadShape) -> anyhow::Result<Self> {
         let features = Self::known(path, rows, head)?;
-        let (has, needed) = (features.reader.borrow().body_len(), features.starts.last());
+        let (has, needed) = (features.reader().body_len(), features.starts.last());
         ensure!(Some(&has) == needed, "{}: it lacks states: remove it", path.display());
         Ok(features)
     }
@@ -89,7 +89,7 @@ impl Features {
         for text in &rows.texts {
             starts.push(starts[starts.len() - 1] + size(head, entry_count(text)));
         }
-        Ok(Self { reader: RefCell::new(reader), starts })
+        Ok(Self { reader: Mutex::new(reader), starts })
     }
 
     /// Appends the states that a head reads of a text.
@@ -106,12 +106,17 @@ impl Features {
     fn bytes(&self, text: usize) -> anyhow::Result<Vec<u8>> {
         let (start, end) = (self.starts[text], self.starts[text + 1]);
         let count = usize::try_from(end - start)?;
-        self.reader.borrow_mut().bytes_at(start, count).context("the target's states")
+        self.reader().bytes_at(start, count).context("the target's states")
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        // A read that panicked has changed nothing that the next one needs.
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many of the first texts it has.
     fn complete(&self) -> usize {
-        let has = self.reader.borrow().body_len();
+        let has = self.reader().body_len();
         self.starts[1..].iter().take_while(|&&end| end <= has).count()
     }
 }

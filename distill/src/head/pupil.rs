@@ -60,7 +60,7 @@ impl Pupil for HeadPupil {
         if lesson.asked.is_empty() {
             return Ok(vec![Vec::new(); self.depth]);
         }
-        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
+        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by, 1.0);
         let found = self.head.measure(&lesson.entries, &ask)?;
         let texts = lesson.asked.iter().map(|asked| asked.text);
         Ok(lesson.by_depth(texts.zip(found)))
@@ -68,17 +68,31 @@ impl Pupil for HeadPupil {
 
     fn learn(
         &self,
-        texts: &[&Text],
+        parts: &[Vec<&Text>],
         by: By,
         gradients: &mut [Vec<f32>],
     ) -> anyhow::Result<Vec<Vec<Measures>>> {
-        let lesson = self.lesson(texts)?;
-        if lesson.asked.is_empty() {
-            return Ok(vec![Vec::new(); self.depth]);
+        let mut lessons = Vec::with_capacity(parts.len());
+        for texts in parts {
+            let lesson = self.lesson(texts)?;
+            lessons.extend((!lesson.asked.is_empty()).then_some(lesson));
         }
-        let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by);
-        let found = self.head.learn(&lesson.entries, &ask, gradients)?;
-        Ok(lesson.by_depth(found))
+        let mut depths = vec![Vec::new(); self.depth];
+        let rows = |depth: usize| lessons.iter().map(|it| it.entries.asked[depth].len()).sum();
+        let rows: Vec<usize> = (0..self.depth).map(rows).collect();
+        let ask = |part: usize, at: usize, logits: &mut [f32]| {
+            let lesson = &lessons[part];
+            let depth = lesson.asked[at].depth;
+            lesson.compare(at, logits, by, LATER.powf(depth as f64) / rows[depth] as f64)
+        };
+        let entries: Vec<&Entries<f32>> = lessons.iter().map(|it| &it.entries).collect();
+        let found = self.head.learn(&entries, &ask, gradients)?;
+        for (lesson, found) in lessons.iter().zip(found) {
+            for (all, found) in depths.iter_mut().zip(lesson.by_depth(found)) {
+                all.extend(found);
+            }
+        }
+        Ok(depths)
     }
 }
 
@@ -127,12 +141,10 @@ impl<'a> Lesson<'a> {
         Self { texts, vocab, entries, asked }
     }
 
-    /// Compares the head's row with the target's, and puts the slope of the sum over depths of their means in
-    /// its place.
-    fn compare(&self, at: usize, logits: &mut [f32], by: By) -> Measures {
+    /// Compares the head's row with the target's, and puts the slope, times `weight`, in its place.
+    fn compare(&self, at: usize, logits: &mut [f32], by: By, weight: f64) -> Measures {
         let By { divergence, temperature } = by;
-        let Asked { text, row, depth } = self.asked[at];
-        let weight = LATER.powf(depth as f64) / self.entries.asked[depth].len() as f64;
+        let Asked { text, row, .. } = self.asked[at];
         let own = self.vocab.translate(self.texts[text].row(row));
         let row = Row { tokens: &own.tokens, shares: &own.shares };
         let mut found = compare(divergence, row, logits, temperature, weight);

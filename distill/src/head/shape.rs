@@ -73,13 +73,14 @@ pub fn memory(
     (depth, batch_tokens): (usize, usize),
 ) -> usize {
     let width = head.block.width;
-    // Weights, again as candle's, gradients twice, two means, the best, and the target's embeddings.
-    let weights = 7 * head.trained() + head.target_vocab * width;
+    let threads = rayon::current_num_threads();
+    // Weights, again as candle's, gradients, each thread's, two means, the best, and the target's embeddings.
+    let weights = (6 + threads) * head.trained() + head.target_vocab * width;
     let listed = rows * 2 * settings.listed;
     // What both inputs of the block take, and keys and values of earlier depths that are moved on.
     let each = head.block.kept_per_token(settings.len)
         + 8 * width
         + 4 * depth * head.block.heads * head.block.head;
     let kept = batch_tokens.max(settings.len) * ((depth + 1) * each + 2 * head.features());
-    4 * (weights + listed + kept + 2 * HEAD_ROWS * head.block.vocab)
+    4 * (weights + listed + kept + 2 * threads * HEAD_ROWS * head.block.vocab)
 }

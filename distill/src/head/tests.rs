@@ -57,7 +57,10 @@ fn gradients_of_all_weights_are_those_of_differences() {
         compare(Divergence::Jsd, row, logits, 1.0, 1.0)
     };
     let mut gradients: Vec<Vec<f64>> = head.weights.iter().map(|it| vec![0.0; it.len()]).collect();
-    let found = head.learn(&entries(), &ask, &mut gradients).unwrap();
+    let found = head
+        .learn(&[&entries()], &|_, at, logits| ask(at, logits), &mut gradients)
+        .unwrap()
+        .concat();
     assert_eq!(found.len(), 7 + 5 + 3);
     let names = head.shape.tensors();
     let loss = |head: &DraftHead<f64>| {

@@ -71,6 +71,13 @@ fn batch() -> Batch {
     }
 }
 
+/// The same sequences, a batch each.
+fn parts() -> [Batch; 2] {
+    let first = Batch { tokens: vec![3, 1, 4, 1, 5], lens: vec![5], asked: vec![1, 2, 3, 4] };
+    let second = Batch { tokens: vec![9, 2, 6, 5], lens: vec![4], asked: vec![1, 2, 3] };
+    [first, second]
+}
+
 fn ask(divergence: Divergence) -> impl Fn(usize, &mut [f64]) -> Measures + Sync {
     move |at, logits| {
         let first = u32::try_from(at % 5).unwrap();
@@ -98,7 +105,9 @@ fn gradients_of_all_weights_are_those_of_differences() {
         let mut student = student(shape, tied);
         let compare = ask(Divergence::Jsd);
         let mut gradients = zeros(&student);
-        student.learn(&batch(), &compare, &mut gradients).unwrap();
+        // In two parts: their slopes are added.
+        let ask = |part: usize, at: usize, logits: &mut [f64]| compare(4 * part + at, logits);
+        student.learn(&parts(), &ask, &mut gradients).unwrap();
         let names = student.shape.tensors();
         let loss = |student: &Student<f64>| {
             student.measure(&batch(), &compare).unwrap().iter().map(|it| it.loss).sum::<f64>()
@@ -141,7 +150,7 @@ fn gap(some: &[Vec<f64>], others: &[Vec<f64>]) -> f64 {
 fn a_sequence_s_rows_do_not_depend_on_the_others_of_its_batch() {
     let student = student(llama(), true);
     let both = rows(&student, &batch());
-    let alone = Batch { tokens: vec![9, 2, 6, 5], lens: vec![4], asked: vec![1, 2, 3] };
+    let [_, alone] = parts();
     assert!(gap(&both[4..], &rows(&student, &alone)) < 1e-12);
     // And no row on tokens that come after it.
     let short = Batch { tokens: vec![3, 1, 4], lens: vec![3], asked: vec![1, 2] };
