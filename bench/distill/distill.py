@@ -169,7 +169,7 @@ def publish(run: str, title: str, trained: Trained, text: str) -> None:
     took = trained.line("took")
     report = f"""# {title}
 
-Made by `just distill-report {run} FOLDER`; the training {took}, texts included:
+Made by `just distill-report {run} FOLDER`; the training {took}, with the target's texts if there were none yet:
 
 ```sh
 {trained.command}

@@ -1,5 +1,5 @@
 //! What a step of training takes: four blocks of SmolLM2's width, 256 tokens, a row for each.
-//! `cargo run --release --example step -- [VOCAB] [STEPS]`. bench/distill/burn makes the same step by burn.
+//! `cargo run --release --example step -- [VOCAB] [STEPS]`.
 #![allow(clippy::print_stdout, reason = "it is there to print")]
 
 use std::time::Instant;
