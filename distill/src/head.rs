@@ -23,7 +23,8 @@ pub use self::shape::{HeadShape, memory};
 pub use self::vocab::DraftVocab;
 use crate::loss::{Measures, Real};
 use crate::model::block::{Block, Positions, Rotary};
-use crate::model::fused::{Sees, linear, norm, softmax};
+use crate::model::fused::{Sees, norm, softmax};
+use crate::model::linear::linear;
 use crate::model::shape::Part;
 use crate::model::{Compare, CompareParts, HEAD_ROWS, add_tensor, learn_side_by_side};
 

@@ -6,6 +6,7 @@
 
 pub(crate) mod block;
 pub(crate) mod fused;
+pub(crate) mod linear;
 pub(crate) mod shape;
 
 use candle_core::{Device, Result, Storage, Tensor, Var};

@@ -2,7 +2,8 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use super::fused::{Sees, gated, linear, norm, softmax, turn};
+use super::fused::{Sees, gated, norm, softmax, turn};
+use super::linear::linear;
 use super::shape::{Pairs, Part, Shape};
 use crate::loss::Real;
 

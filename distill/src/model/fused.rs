@@ -1,7 +1,7 @@
 //! Operations over rows, each with its pass back.
 //!
-//! candle would compose them of many operations on one thread, each of which reads and writes all numbers: that was two thirds of a
-//! step. Its own fused ones have no pass back.
+//! Composed of candle's elementary operations, each would read and write all numbers several times. Its own
+//! fused ones have no pass back.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{
@@ -64,45 +64,6 @@ fn dot<F: Real>(some: &[F], others: &[F]) -> F {
         sum += part;
     }
     sum
-}
-
-/// A row's numbers times the weights of a matrix's rows.
-struct Linear;
-
-impl CustomOp2 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn cpu_fwd(
-        &self,
-        rows: &CpuStorage,
-        rows_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Sizes)> {
-        let (count, width) = rows_layout.shape().dims2()?;
-        let made = weight_layout.shape().dims2()?.0;
-        let turned = weight_layout.transpose(0, 1)?;
-        let product = rows.matmul(weight, (1, count, made, width), rows_layout, &turned)?;
-        Ok((product, (count, made).into()))
-    }
-
-    fn bwd(
-        &self,
-        rows: &Tensor,
-        weight: &Tensor,
-        _: &Tensor,
-        slope: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        // candle would make the second one turned, and turn it number by number.
-        Ok((Some(slope.matmul(weight)?), Some(slope.t()?.matmul(rows)?)))
-    }
-}
-
-/// Rows times a matrix that has a row of weights for each number to make.
-pub(crate) fn linear(rows: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    rows.apply_op2(weight, Linear)
 }
 
 /// Scales rows to a mean square of one, and each number by its weight.

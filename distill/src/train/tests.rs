@@ -99,6 +99,26 @@ fn place(name: &str) -> PathBuf {
 }
 
 #[test]
+fn a_batch_is_split_into_parts_of_about_one_length_and_nothing_is_lost() {
+    let rows = rows();
+    let texts: Vec<&Text> = rows.texts.iter().collect();
+    let len = |text: &Text| text.tokens.len();
+    for count in [1, 2, 5, 100] {
+        let parts = split(&texts, len, count);
+        assert_eq!(parts.len(), count.min(texts.len()));
+        let lens: Vec<usize> =
+            parts.iter().map(|part| part.iter().map(|it| len(it)).sum()).collect();
+        assert_eq!(lens.iter().sum::<usize>(), texts.iter().map(|it| len(it)).sum::<usize>());
+        assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), texts.len());
+        let longest = texts.iter().map(|it| len(it)).max();
+        assert!(
+            lens.iter().max().zip(lens.iter().min()).map(|(a, b)| a - b) <= longest,
+            "{lens:?}"
+        );
+    }
+}
+
+#[test]
 fn training_raises_the_overlap_of_what_is_held_out() {
     let rows = rows();
     for divergence in
