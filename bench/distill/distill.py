@@ -6,7 +6,7 @@
 pruned    ten of SmolLM2's thirty blocks, for SmolLM2 widened to ten times its size
 code      SmolLM2 with Qwen2.5-Coder's vocabulary, for that model, on code
 domain    the first again, on two hundred questions of one kind
-losses    the four divergences, on the target's texts and on the student's own, three seeds each
+losses    the four divergences, on the target's sequences and on the student's own, three seeds each
 
 Prompts of the published sets that bench/prompts has are not learned from: the benchmarks are made of them. What is trained is kept in the
 cache, so that a run that was stopped goes on.
@@ -129,10 +129,10 @@ def interval(value: float, low: float, high: float) -> str:
 
 def ratio(report: dict, settings: tuple[int, int], count: Callable[[dict], float], per: Callable[[dict], float]) -> str:
     """How one setting's share compares with another's, over the same prompts, with a 95 % interval by resampling them."""
-    texts: dict[tuple[int, int], dict[int, dict]] = {}
+    measures: dict[tuple[int, int], dict[int, dict]] = {}
     for measure in report["measures"]:
-        texts.setdefault((measure["repeat"], measure["prompt"]), {})[measure["setting"]] = measure
-    pairs = [tuple(both[setting] for setting in settings) for both in texts.values() if all(setting in both for setting in settings)]
+        measures.setdefault((measure["repeat"], measure["prompt"]), {})[measure["setting"]] = measure
+    pairs = [tuple(both[setting] for setting in settings) for both in measures.values() if all(setting in both for setting in settings)]
 
     def of(pairs: list[tuple[dict, ...]]) -> float:
         one, other = (sum(count(pair[at]) for pair in pairs) / sum(per(pair[at]) for pair in pairs) for at in (0, 1))
@@ -169,7 +169,7 @@ def publish(run: str, title: str, trained: Trained, text: str) -> None:
     took = trained.line("took")
     report = f"""# {title}
 
-Made by `just distill-report {run} FOLDER`; the training {took}, with the target's texts if there were none yet:
+Made by `just distill-report {run} FOLDER`; the training {took}, with the target's sequences if there were none yet:
 
 ```sh
 {trained.command}
@@ -233,7 +233,7 @@ def domain(folder: Path) -> None:
 
 def losses(folder: Path) -> None:
     prompts = write_prompts("losses", training_prompts(folder, GENERAL, 24))
-    rows = ["| loss | texts | overlap | the same token likeliest |", "|---|---|--:|--:|"]
+    rows = ["| loss | sequences | overlap | the same token likeliest |", "|---|---|--:|--:|"]
     for loss, own in itertools.product(LOSSES, ("0", "0.5")):
         found = []
         for seed in SEEDS:
@@ -242,8 +242,8 @@ def losses(folder: Path) -> None:
             found.append(distill(f"losses-{loss}-{own}-{seed}", *data, *flags).best)
         row = [f"{sum(values) / 3:.3f} ({min(values):.3f}–{max(values):.3f})" for values in ([p.overlap for p in found], [p.agreement for p in found])]
         rows.append(f"| `{loss}` | {'half the student’s own' if own != '0' else 'the target’s'} | " + " | ".join(row) + " |")
-    text = "# Losses and whose texts, at one budget\n\nMade by `just distill-report losses FOLDER`: ten of SmolLM2's thirty blocks, three epochs.\n"
-    text += "Means over three seeds, each of texts and order, and in brackets the least and the most of them.\n\n" + "\n".join(rows) + "\n"
+    text = "# Losses and whose sequences, at one budget\n\nMade by `just distill-report losses FOLDER`: ten of SmolLM2's thirty blocks, three epochs.\n"
+    text += "Means over three seeds, each of sequences and order, and in brackets the least and the most of them.\n\n" + "\n".join(rows) + "\n"
     (HERE / "losses.md").write_text(text)
     print(text)
 

@@ -1,7 +1,7 @@
 //! The target's own continuations of prompts, and the rows they were drawn from.
 //!
-//! As many texts as there are slots make a group, which shares passes and begins with empty caches. So a
-//! text depends on its group alone, rounding included, and a run that is stopped goes on with the next
+//! As many sequences as there are slots make a group, which shares passes and begins with empty caches. So a
+//! sequence depends on its group alone, rounding included, and a run that is stopped goes on with the next
 //! group as if nothing had happened.
 
 use std::num::NonZeroU32;
@@ -19,7 +19,7 @@ use forerun_verify::Philox;
 use forerun_verify::rand_core::Rng;
 use rayon::prelude::*;
 
-use crate::rows::{Rows, Settings, Text};
+use crate::rows::{Rows, Sequence, Settings};
 
 /// How the target runs.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct Running {
 /// What came of it.
 #[derive(Debug)]
 pub struct Collected {
-    /// The texts and their rows.
+    /// The sequences and their rows.
     pub rows: Rows,
     /// Whether they are all; else it was stopped.
     pub complete: bool,
@@ -43,25 +43,25 @@ pub struct Collected {
 
 /// Who is told how far it is.
 pub trait Watch {
-    /// So many texts of how many are complete, and so many tokens were drawn.
+    /// So many sequences of how many are complete, and so many tokens were drawn.
     fn pass_done(&mut self, done: usize, wanted: usize, drawn: usize);
 
     /// A group is complete.
     ///
     /// # Errors
-    /// If the texts cannot be kept. Then no more are made.
+    /// If the sequences cannot be kept. Then no more are made.
     fn group_done(&mut self, rows: &Rows) -> anyhow::Result<()>;
 }
 
-/// A text that goes on.
-pub(crate) struct Sequence {
-    pub(crate) text: Text,
+/// A sequence that goes on.
+pub(crate) struct Decoding {
+    pub(crate) sequence: Sequence,
     cached: usize,
     chance: Philox,
     ended: bool,
 }
 
-/// Has the target continue the prompts, as far as that is not `done`. If it is stopped, the texts of
+/// Has the target continue the prompts, as far as that is not `done`. If it is stopped, the sequences of
 /// all groups that are complete are returned.
 ///
 /// # Errors
@@ -69,19 +69,19 @@ pub(crate) struct Sequence {
 pub fn collect(
     (target, prompts): (&Path, &[Prompt]),
     settings: Settings,
-    done: Vec<Text>,
+    done: Vec<Sequence>,
     running: &Running,
     watch: &mut dyn Watch,
 ) -> anyhow::Result<Collected> {
     let model = Model::load(ModelOptions::new(target))?;
-    let mut all = texts(&model, prompts, &settings)?;
+    let mut all = sequences(&model, prompts, &settings)?;
     let (wanted, mut drawn) = (all.len(), 0);
     let mut waiting = all.split_off(done.len().min(wanted));
-    let mut rows = Rows { settings, texts: done };
+    let mut rows = Rows { settings, sequences: done };
     while !waiting.is_empty() {
         let later = waiting.split_off(waiting.len().min(running.slots.get() as usize));
-        let mut group: Vec<Sequence> = std::mem::replace(&mut waiting, later);
-        let before = rows.texts.len();
+        let mut group: Vec<Decoding> = std::mem::replace(&mut waiting, later);
+        let before = rows.sequences.len();
         let passed = |ended: usize, tokens: usize| {
             drawn += tokens;
             watch.pass_done(before + ended, wanted, drawn);
@@ -91,17 +91,17 @@ pub fn collect(
         {
             return Ok(Collected { rows, complete: false });
         }
-        rows.texts.extend(group.into_iter().map(|it| it.text));
+        rows.sequences.extend(group.into_iter().map(|it| it.sequence));
         watch.group_done(&rows)?;
     }
     Ok(Collected { rows, complete: true })
 }
 
-/// Continues the texts of a group to their ends. After each pass, `passed` is told how many have ended and
+/// Continues the sequences of a group to their ends. After each pass, `passed` is told how many have ended and
 /// how many tokens it drew. Returns false if it was stopped.
 pub(crate) fn continue_group(
     model: &Model,
-    group: &mut [Sequence],
+    group: &mut [Decoding],
     settings: &Settings,
     running: &Running,
     mut passed: impl FnMut(usize, usize),
@@ -114,9 +114,9 @@ pub(crate) fn continue_group(
             _ if stopped() => return Ok(false),
             result => result?,
         }
-        let mut going: Vec<&mut Sequence> = group.iter_mut().filter(|it| !it.ended).collect();
-        going.par_iter_mut().enumerate().for_each(|(row, sequence)| {
-            sequence.draw(output.row(row), settings, model.vocab());
+        let mut going: Vec<&mut Decoding> = group.iter_mut().filter(|it| !it.ended).collect();
+        going.par_iter_mut().enumerate().for_each(|(row, decoding)| {
+            decoding.draw(output.row(row), settings, model.vocab());
         });
         let drawn = going.len();
         passed(group.iter().filter(|it| it.ended).count(), drawn);
@@ -128,7 +128,7 @@ pub(crate) fn continue_group(
 /// stopped.
 fn score_prompts(
     model: &Model,
-    group: &mut [Sequence],
+    group: &mut [Decoding],
     settings: &Settings,
     running: &Running,
 ) -> anyhow::Result<bool> {
@@ -136,17 +136,18 @@ fn score_prompts(
         return Ok(true);
     }
     let mut engine = LlamaEngine::new(model, &engine_options(settings, running)?)?;
-    for text in group.iter_mut().map(|it| &mut it.text).filter(|it| !it.held_out) {
+    for sequence in group.iter_mut().map(|it| &mut it.sequence).filter(|it| !it.held_out) {
         // There is no row before the first token.
-        let scored = score(&mut engine, &text.tokens[..text.prompt_len], 1, settings);
+        let scored = score(&mut engine, &sequence.tokens[..sequence.prompt_len], 1, settings);
         if running.stop.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let scored = scored?;
-        text.row_tokens.splice(..0, scored.iter().flat_map(|row| row.tokens.iter().copied()));
-        text.row_shares
+        sequence.row_tokens.splice(..0, scored.iter().flat_map(|row| row.tokens.iter().copied()));
+        sequence
+            .row_shares
             .splice(..0, scored.iter().flat_map(|row| row.listed_shares.iter().copied()));
-        text.prompt_rows = text.prompt_len - 1;
+        sequence.prompt_rows = sequence.prompt_len - 1;
     }
     Ok(true)
 }
@@ -180,7 +181,7 @@ pub(crate) fn score(
     Ok((0..output.len()).into_par_iter().map(listed).collect())
 }
 
-/// An engine with room for so many texts.
+/// An engine with room for so many sequences.
 pub(crate) fn engine_options(
     settings: &Settings,
     running: &Running,
@@ -200,15 +201,15 @@ pub(crate) fn engine_options(
 /// A pass over the newest tokens of all sequences that go on, and at first their prompts.
 fn pass(
     engine: &mut LlamaEngine,
-    group: &mut [Sequence],
+    group: &mut [Decoding],
     output: &mut Output,
 ) -> anyhow::Result<()> {
     let tokens: Vec<(u32, usize, Vec<Token>)> = (0..)
         .zip(group.iter())
-        .filter(|(_, sequence)| !sequence.ended)
-        .map(|(slot, sequence)| {
-            let new = sequence.text.tokens[sequence.cached..].iter().copied().map(Token);
-            (slot, sequence.cached, new.collect())
+        .filter(|(_, decoding)| !decoding.ended)
+        .map(|(slot, decoding)| {
+            let new = decoding.sequence.tokens[decoding.cached..].iter().copied().map(Token);
+            (slot, decoding.cached, new.collect())
         })
         .collect();
     let steps: Vec<Step<'_>> = tokens
@@ -222,15 +223,19 @@ fn pass(
         })
         .collect();
     engine.extend(&steps, output).context("the target failed")?;
-    for sequence in group.iter_mut().filter(|it| !it.ended) {
-        sequence.cached = sequence.text.tokens.len();
+    for decoding in group.iter_mut().filter(|it| !it.ended) {
+        decoding.cached = decoding.sequence.tokens.len();
     }
     Ok(())
 }
 
 /// What is to be continued, in its order: the prompts that are held out, then all others as often as
 /// there are samples.
-fn texts(model: &Model, prompts: &[Prompt], settings: &Settings) -> anyhow::Result<Vec<Sequence>> {
+fn sequences(
+    model: &Model,
+    prompts: &[Prompt],
+    settings: &Settings,
+) -> anyhow::Result<Vec<Decoding>> {
     let vocab = model.vocab();
     let rendered = prompts::in_chat_format(prompts, model.chat_template().as_deref())?;
     let mut tokenized = Vec::new();
@@ -256,23 +261,23 @@ fn texts(model: &Model, prompts: &[Prompt], settings: &Settings) -> anyhow::Resu
     shuffle(&mut tokenized, settings.seed);
     let mut seeds = Philox::new(settings.seed ^ 0x7465_7874);
     let mut ids = 0..;
-    let mut sequence = |tokens: &Vec<u32>, held_out| {
+    let mut decoding = |tokens: &Vec<u32>, held_out| {
         let id = ids.next().unwrap_or(u32::MAX);
         let (prompt_len, tokens) = (tokens.len(), tokens.clone());
-        let text = Text { id, held_out, prompt_len, tokens, ..Text::default() };
-        Sequence::new(text, seeds.next_u64())
+        let sequence = Sequence { id, held_out, prompt_len, tokens, ..Sequence::default() };
+        Decoding::new(sequence, seeds.next_u64())
     };
     let (held_out, others) = tokenized.split_at(settings.held_out);
-    let mut all: Vec<Sequence> = held_out.iter().map(|it| sequence(it, true)).collect();
+    let mut all: Vec<Decoding> = held_out.iter().map(|it| decoding(it, true)).collect();
     for _ in 0..settings.samples {
-        all.extend(others.iter().map(|it| sequence(it, false)));
+        all.extend(others.iter().map(|it| decoding(it, false)));
     }
     Ok(all)
 }
 
-impl Sequence {
-    pub(crate) fn new(text: Text, seed: u64) -> Self {
-        Self { text, cached: 0, chance: Philox::new(seed), ended: false }
+impl Decoding {
+    pub(crate) fn new(sequence: Sequence, seed: u64) -> Self {
+        Self { sequence, cached: 0, chance: Philox::new(seed), ended: false }
     }
 
     /// Draws the next token from a row of logits, and notes the row.
@@ -283,10 +288,10 @@ impl Sequence {
             true => pick(&shares, unit(&mut self.chance)),
             false => row.tokens[0],
         };
-        self.text.row_shares.extend(row.listed_shares);
-        self.text.row_tokens.extend(row.tokens);
-        self.text.tokens.push(token);
-        let drawn = self.text.tokens.len() - self.text.prompt_len;
+        self.sequence.row_shares.extend(row.listed_shares);
+        self.sequence.row_tokens.extend(row.tokens);
+        self.sequence.tokens.push(token);
+        let drawn = self.sequence.tokens.len() - self.sequence.prompt_len;
         self.ended = vocab.is_end(Token(token)) || drawn == settings.predict;
     }
 }

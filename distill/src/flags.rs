@@ -37,7 +37,7 @@ pub(crate) struct Flags {
     /// Blocks of the student to keep, such as 0-3,7,27-29 [default: all]
     #[arg(long, value_name = "LIST", value_parser = blocks)]
     pub(crate) keep_blocks: Option<Blocks>,
-    /// Give the student N tokens of the target's vocabulary in place of its own: those that the texts use
+    /// Give the student N tokens of the target's vocabulary in place of its own: those that the sequences use
     /// most. Embeddings and output are trained then
     #[arg(long, value_name = "N", requires = "student", conflicts_with = "no_training")]
     pub(crate) transplant: Option<usize>,
@@ -53,7 +53,7 @@ pub(crate) struct Flags {
     /// field's benchmarks]
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Vec<PathBuf>,
-    /// Where the target's texts and rows are kept, and taken from if they are there [default: the
+    /// Where the target's sequences and rows are kept, and taken from if they are there [default: the
     /// output's name with .rows]
     #[arg(long, value_name = "FILE")]
     pub(crate) rows: Option<PathBuf>,
@@ -95,7 +95,7 @@ pub(crate) struct HeadFlags {
     /// middle and the last one]
     #[arg(long, value_name = "LIST", value_parser = blocks, requires = "kind")]
     pub(crate) head_layers: Option<Blocks>,
-    /// Tokens that the head drafts: the most frequent ones of the target's texts
+    /// Tokens that the head drafts: the most frequent ones of the target's sequences
     #[arg(long, value_name = "N", default_value_t = 8192, requires = "kind")]
     pub(crate) head_vocab: usize,
     /// Tokens of a draft that the head learns to go on with from its own states
@@ -111,10 +111,10 @@ pub(crate) enum HeadKind {
     Eagle3,
 }
 
-/// What the target writes.
+/// What the target generates.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DataFlags {
-    /// Temperature the drafts will be used at: the target writes at it
+    /// Temperature the drafts will be used at: the target samples at it
     #[arg(long, value_name = "N", default_value_t = 1.0)]
     pub(crate) temp: f64,
     /// Most tokens of a continuation
@@ -135,7 +135,7 @@ pub(crate) struct DataFlags {
     /// Learn what the target would have said in the prompts too: more to learn from, without writing more
     #[arg(long)]
     pub(crate) learn_prompts: bool,
-    /// Sequences that the target writes at once
+    /// Sequences that the target decodes in one batch
     #[arg(long, value_name = "N", default_value = "24")]
     pub(crate) parallel: NonZeroU32,
 }
@@ -146,10 +146,10 @@ pub(crate) struct TrainingFlags {
     /// Divergence to make small [default: kl at --temp 0, else jsd]
     #[arg(long, value_name = "NAME")]
     pub(crate) loss: Option<Divergence>,
-    /// How often all texts are learned from
+    /// How often all sequences are learned from
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) epochs: u64,
-    /// Share of the texts that the student writes itself, from 0 to 1, in each epoch but the first; the
+    /// Share of the sequences that the student generates itself, from 0 to 1, in each epoch but the first; the
     /// target tells its distributions over them
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) on_policy: f64,

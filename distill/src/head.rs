@@ -1,7 +1,7 @@
 //! An EAGLE-3 head (arXiv 2503.01840): one block that drafts from the target's hidden states. candle runs it
 //! forward and back, unrolled over the tokens of a draft.
 //!
-//! Entry P of a text has the token at P + 1 and a state: what goes into three of the target's layers at P,
+//! Entry P of a sequence has the token at P + 1 and a state: what goes into three of the target's layers at P,
 //! brought to the head's width. Its row is for the token at P + 2. Of a drafted token the target has no state
 //! yet, so the head's own output of the entry before takes its place: at depth k the states are the outputs of
 //! depth k - 1, and attention sees what a cache would have then. Embeddings are the target's and not trained;
@@ -28,14 +28,14 @@ use crate::model::linear::linear;
 use crate::model::shape::Part;
 use crate::model::{Compare, CompareParts, HEAD_ROWS, add_tensor, learn_side_by_side};
 
-/// Texts as a head reads them, one after the other.
+/// Sequences as a head reads them, one after the other.
 #[derive(Debug, Clone, Default)]
 pub struct Entries<F> {
     /// The token of each entry.
     pub tokens: Vec<u32>,
     /// What goes into the target's layers at the position before the token.
     pub features: Vec<F>,
-    /// How many entries each text has.
+    /// How many entries each sequence has.
     pub lens: Vec<usize>,
     /// The entries whose rows are asked for at each depth of a draft.
     pub asked: Vec<Vec<usize>>,
@@ -52,7 +52,7 @@ pub struct DraftHead<F> {
 }
 
 impl<F: Real> DraftHead<F> {
-    /// A head for texts of at most `len` tokens, with the target's embeddings.
+    /// A head for sequences of at most `len` tokens, with the target's embeddings.
     ///
     /// # Errors
     /// If a tensor has another size than its shape says.
@@ -79,7 +79,7 @@ impl<F: Real> DraftHead<F> {
     /// Compares the rows that are asked for, those of the first depth first; nothing is trained.
     ///
     /// # Errors
-    /// If a token is not in the vocabulary, or a text longer than was said.
+    /// If a token is not in the vocabulary, or a sequence longer than was said.
     pub fn measure(&self, entries: &Entries<F>, compare: Compare<'_, F>) -> Result<Vec<Measures>> {
         let tensors = self.tensors(|data, sizes| Tensor::from_slice(data, sizes, &Device::Cpu))?;
         let rows = self.rows(entries, &tensors)?;
@@ -254,7 +254,7 @@ fn mask(len: usize, kind: DType, sees: impl Fn(usize, usize) -> bool) -> Result<
     Tensor::from_vec(numbers, (len, len), &Device::Cpu)?.to_dtype(kind)
 }
 
-/// Of each entry, what the one before it has; of the first of a text, zeros.
+/// Of each entry, what the one before it has; of the first of a sequence, zeros.
 fn of_entry_before(all: &Tensor, lens: &[usize]) -> Result<Tensor> {
     let (mut start, mut parts) = (0, Vec::with_capacity(2 * lens.len()));
     for &len in lens {

@@ -1,7 +1,7 @@
 //! Draft models made for a target: a small model learns the target's rows (DistillSpec,
 //! arXiv 2310.08461), from GGUF files to a GGUF file.
 //!
-//! [`collect`] has the target write and [`own`] the student, [`rows`] keeps what it wrote and its rows, [`gguf`] makes a student
+//! [`collect`] has the target generate and [`own`] the student, [`rows`] keeps sequences and rows, [`gguf`] makes a student
 //! of a model file or of some of its blocks, [`train`] trains it by a [`loss`], and [`gguf`] writes it;
 //! [`speedup`] says what it would gain. [`head`] is a student that reads the target's hidden states; [`pupil`] is
 //! what it has in common with a model. [`words`] is for students with another vocabulary, which [`transplant`]

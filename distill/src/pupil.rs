@@ -4,7 +4,7 @@ use std::mem;
 
 use crate::loss::{Divergence, Measures, Row, compare};
 use crate::model::{Batch, Student};
-use crate::rows::Text;
+use crate::rows::Sequence;
 use crate::words::Words;
 
 /// How rows are compared.
@@ -16,7 +16,7 @@ pub struct By {
     pub temperature: f64,
 }
 
-/// Something that drafts, and learns from texts.
+/// Something that drafts, and learns from sequences.
 pub trait Pupil: Sync {
     /// Names and sizes of what is trained, in the order of its weights.
     fn tensors(&self) -> Vec<(String, Vec<usize>)>;
@@ -27,24 +27,28 @@ pub trait Pupil: Sync {
     /// The same, to be changed.
     fn weights_mut(&mut self) -> &mut Vec<Vec<f32>>;
 
-    /// Tokens of a text as it reads it.
-    fn text_len(&self, text: &Text) -> usize;
+    /// Tokens of a sequence as it reads it.
+    fn sequence_len(&self, sequence: &Sequence) -> usize;
 
     /// Compares its rows with the target's: a list for each depth of a draft that it learns, the first token's
-    /// first. What was found comes with the text that it is of, by its place.
+    /// first. What was found comes with the sequence that it is of, by its place.
     ///
     /// # Errors
-    /// If a text does not fit it.
-    fn measure(&self, texts: &[&Text], by: By) -> anyhow::Result<Vec<Vec<(usize, Measures)>>>;
+    /// If a sequence does not fit it.
+    fn measure(
+        &self,
+        sequences: &[&Sequence],
+        by: By,
+    ) -> anyhow::Result<Vec<Vec<(usize, Measures)>>>;
 
-    /// The same without the texts, for the parts of a step, side by side; adds the slopes of the mean over all rows by
+    /// The same without the sequences, for the parts of a step, side by side; adds the slopes of the mean over all rows by
     /// all weights to `gradients`.
     ///
     /// # Errors
     /// As for [`Pupil::measure`], and if a weight got no gradient.
     fn learn(
         &self,
-        parts: &[Vec<&Text>],
+        parts: &[Vec<&Sequence>],
         by: By,
         gradients: &mut [Vec<f32>],
     ) -> anyhow::Result<Vec<Vec<Measures>>>;
@@ -55,7 +59,7 @@ pub trait Pupil: Sync {
 pub struct ModelPupil {
     /// The model.
     pub student: Student<f32>,
-    /// How texts are written in its tokens, if it has others than the target.
+    /// How sequences are written in its tokens, if it has others than the target.
     pub words: Option<Words>,
 }
 
@@ -72,25 +76,29 @@ impl Pupil for ModelPupil {
         &mut self.student.weights
     }
 
-    fn text_len(&self, text: &Text) -> usize {
-        student_len(text, self.words.as_ref())
+    fn sequence_len(&self, sequence: &Sequence) -> usize {
+        student_len(sequence, self.words.as_ref())
     }
 
-    fn measure(&self, texts: &[&Text], by: By) -> anyhow::Result<Vec<Vec<(usize, Measures)>>> {
-        let lesson = Lesson::new(texts, self.words.as_ref());
+    fn measure(
+        &self,
+        sequences: &[&Sequence],
+        by: By,
+    ) -> anyhow::Result<Vec<Vec<(usize, Measures)>>> {
+        let lesson = Lesson::new(sequences, self.words.as_ref());
         let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by, 1.0);
         let found = self.student.measure(&lesson.batch, &ask)?;
-        Ok(vec![lesson.asked.iter().map(|&(text, _)| text).zip(found).collect()])
+        Ok(vec![lesson.asked.iter().map(|&(sequence, _)| sequence).zip(found).collect()])
     }
 
     fn learn(
         &self,
-        parts: &[Vec<&Text>],
+        parts: &[Vec<&Sequence>],
         by: By,
         gradients: &mut [Vec<f32>],
     ) -> anyhow::Result<Vec<Vec<Measures>>> {
         let mut lessons: Vec<Lesson<'_>> =
-            parts.iter().map(|texts| Lesson::new(texts, self.words.as_ref())).collect();
+            parts.iter().map(|sequences| Lesson::new(sequences, self.words.as_ref())).collect();
         let batches: Vec<Batch> = lessons.iter_mut().map(|it| mem::take(&mut it.batch)).collect();
         let rows: usize = lessons.iter().map(|it| it.asked.len()).sum();
         let ask = |part: usize, at: usize, logits: &mut [f32]| {
@@ -100,46 +108,46 @@ impl Pupil for ModelPupil {
     }
 }
 
-/// Tokens of a text as a student reads it.
-pub(crate) fn student_len(text: &Text, words: Option<&Words>) -> usize {
-    words.map_or(text.tokens.len(), |words| words.len(&text.tokens))
+/// Tokens of a sequence as a student reads it.
+pub(crate) fn student_len(sequence: &Sequence, words: Option<&Words>) -> usize {
+    words.map_or(sequence.tokens.len(), |words| words.len(&sequence.tokens))
 }
 
-/// Texts as a batch, and which row of which text is asked for where.
+/// Sequences as a batch, and which row of which sequence is asked for where.
 struct Lesson<'a> {
-    texts: &'a [&'a Text],
+    sequences: &'a [&'a Sequence],
     words: Option<&'a Words>,
     batch: Batch,
     asked: Vec<(usize, usize)>,
 }
 
 impl<'a> Lesson<'a> {
-    fn new(texts: &'a [&'a Text], words: Option<&'a Words>) -> Self {
+    fn new(sequences: &'a [&'a Sequence], words: Option<&'a Words>) -> Self {
         let (mut batch, mut asked) = (Batch::default(), Vec::new());
-        for (place, text) in texts.iter().enumerate() {
+        for (place, sequence) in sequences.iter().enumerate() {
             let start = batch.tokens.len();
             // The last token has no row after it.
-            for (at, &token) in text.tokens[..text.tokens.len() - 1].iter().enumerate() {
+            for (at, &token) in sequence.tokens[..sequence.tokens.len() - 1].iter().enumerate() {
                 match words {
                     Some(words) => batch.tokens.extend_from_slice(words.spell(token)),
                     None => batch.tokens.push(token),
                 }
                 // What cannot be spelled at the very beginning leaves nothing to ask after.
-                if at + 1 >= text.first_row() && batch.tokens.len() > start {
+                if at + 1 >= sequence.first_row() && batch.tokens.len() > start {
                     batch.asked.push(batch.tokens.len() - 1);
-                    asked.push((place, at + 1 - text.first_row()));
+                    asked.push((place, at + 1 - sequence.first_row()));
                 }
             }
             batch.lens.push(batch.tokens.len() - start);
         }
-        Self { texts, words, batch, asked }
+        Self { sequences, words, batch, asked }
     }
 
     /// Compares the student's row with the target's, and puts the slope, times `weight`, in its place.
     fn compare(&self, at: usize, logits: &mut [f32], by: By, weight: f64) -> Measures {
         let By { divergence, temperature } = by;
-        let (text, row) = self.asked[at];
-        let row = self.texts[text].row(row);
+        let (sequence, row) = self.asked[at];
+        let row = self.sequences[sequence].row(row);
         let Some(words) = self.words else {
             return compare(divergence, row, logits, temperature, weight);
         };

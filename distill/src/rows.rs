@@ -48,8 +48,8 @@ impl Settings {
 
 /// A prompt with a continuation.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Text {
-    /// Its place among all texts.
+pub struct Sequence {
+    /// Its place among all sequences.
     pub id: u32,
     /// Whether it is measured with and not learned from.
     pub held_out: bool,
@@ -59,13 +59,13 @@ pub struct Text {
     pub prompt_rows: usize,
     /// Prompt and continuation.
     pub tokens: Vec<u32>,
-    /// The tokens of all rows, one row for each token from [`Text::first_row`] on.
+    /// The tokens of all rows, one row for each token from [`Sequence::first_row`] on.
     pub row_tokens: Vec<u32>,
     /// Their shares.
     pub row_shares: Vec<f32>,
 }
 
-impl Text {
+impl Sequence {
     /// Place of the first token that has a row.
     pub fn first_row(&self) -> usize {
         self.prompt_len - self.prompt_rows
@@ -110,13 +110,13 @@ impl Text {
     }
 }
 
-/// Texts with their rows.
+/// Sequences with their rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rows {
     /// How they were made.
     pub settings: Settings,
-    /// All texts.
-    pub texts: Vec<Text>,
+    /// All sequences.
+    pub sequences: Vec<Sequence>,
 }
 
 impl Rows {
@@ -126,9 +126,9 @@ impl Rows {
     /// If there is no room on the disk.
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
         let mut writer = Writer::create(path, &self.settings)?;
-        writer.write_integers(&[u32::try_from(self.texts.len())?])?;
-        for text in &self.texts {
-            text.write(&mut writer)?;
+        writer.write_integers(&[u32::try_from(self.sequences.len())?])?;
+        for sequence in &self.sequences {
+            sequence.write(&mut writer)?;
         }
         writer.finish()
     }
@@ -141,17 +141,17 @@ impl Rows {
         let (settings, mut reader) = Reader::open::<Settings>(path)?;
         let wrong = || format!("{}: it is of another version: remove it", path.display());
         let count = reader.integer().with_context(wrong)?;
-        let mut texts = Vec::new();
+        let mut sequences = Vec::new();
         for _ in 0..count {
-            texts.push(Text::read(&settings, &mut reader).with_context(wrong)?);
+            sequences.push(Sequence::read(&settings, &mut reader).with_context(wrong)?);
         }
         ensure!(reader.is_at_end(), wrong());
-        Ok(Self { settings, texts })
+        Ok(Self { settings, sequences })
     }
 
-    /// Rows of the texts that are held out, or of the others.
+    /// Rows of the sequences that are held out, or of the others.
     pub fn row_count(&self, held_out: bool) -> usize {
-        self.texts.iter().filter(|it| it.held_out == held_out).map(Text::row_count).sum()
+        self.sequences.iter().filter(|it| it.held_out == held_out).map(Sequence::row_count).sum()
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
             prompt_rows: true,
             seed: 1,
         };
-        let text = Text {
+        let sequence = Sequence {
             id: 3,
             held_out: true,
             prompt_len: 2,
@@ -183,18 +183,18 @@ mod tests {
             row_tokens: vec![3, 5, 4, 0],
             row_shares: vec![0.5, 0.25, 0.75, 0.1],
         };
-        let row = text.row(1);
+        let row = sequence.row(1);
         assert_eq!((row.tokens, row.shares), (&[4, 0][..], &[0.75, 0.1][..]));
-        let learned = Text {
+        let learned = Sequence {
             held_out: false,
             prompt_rows: 1,
             row_tokens: vec![9, 8, 3, 5, 4, 0],
             row_shares: vec![0.3, 0.2, 0.5, 0.25, 0.75, 0.1],
-            ..text.clone()
+            ..sequence.clone()
         };
         assert_eq!((learned.first_row(), learned.row(0).tokens), (1, &[9, 8][..]));
-        assert_eq!(learned.row(1).tokens, text.row(0).tokens);
-        let rows = Rows { settings, texts: vec![text, learned] };
+        assert_eq!(learned.row(1).tokens, sequence.row(0).tokens);
+        let rows = Rows { settings, sequences: vec![sequence, learned] };
         let path = std::env::temp_dir().join(format!("forerun-rows-{}", std::process::id()));
         rows.write(&path).unwrap();
         assert_eq!(Rows::read(&path).unwrap(), rows);

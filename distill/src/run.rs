@@ -22,7 +22,7 @@ use forerun_distill::gguf;
 use forerun_distill::loss::Divergence;
 use forerun_distill::own;
 use forerun_distill::pupil::{ModelPupil, Pupil};
-use forerun_distill::rows::{Rows, Text};
+use forerun_distill::rows::{Rows, Sequence};
 use forerun_distill::sealed::{beside, sha256_of};
 use forerun_distill::speedup::Forecast;
 use forerun_distill::train::{Plan, Point, Trainer, len_max, memory};
@@ -172,7 +172,7 @@ fn watched() -> anyhow::Result<Arc<AtomicBool>> {
 /// What a student is made from.
 struct Origin {
     file: ModelFile,
-    /// How the target's texts are written in its tokens, if it has others.
+    /// How the target's sequences are written in its tokens, if it has others.
     words: Option<Words>,
     sha256: String,
 }
@@ -183,7 +183,7 @@ fn transplanted(flags: &Flags, rows: &Rows, size: usize) -> anyhow::Result<Origi
     // What an earlier run may have left.
     let _ = std::fs::remove_file(&path);
     let donor = flags.student.as_deref().context("--transplant needs --student")?;
-    let result = transplant((donor, &flags.model), &rows.texts, size, &path).and_then(|()| {
+    let result = transplant((donor, &flags.model), &rows.sequences, size, &path).and_then(|()| {
         let file = ModelFile::open(&path)?;
         let (_, words) = words(flags, Some(&path), 0)?;
         Ok(Origin { file, words, sha256: sha256_of(&path)? })
@@ -348,16 +348,17 @@ impl<P: Pupil> Training<'_, P> {
         let running =
             Running { slots: flags.data.parallel, threads: flags.threads, stop: Arc::clone(stop) };
         let epoch = trainer.progress().epoch;
-        let texts: Vec<&Text> = places.iter().map(|&place| &self.rows.texts[place]).collect();
+        let sequences: Vec<&Sequence> =
+            places.iter().map(|&place| &self.rows.sequences[place]).collect();
         let start = Instant::now();
         let seed = flags.seed ^ epoch.rotate_left(32);
         let written =
-            own::write((&path, &flags.model), &texts, &self.rows.settings, seed, &running);
+            own::write((&path, &flags.model), &sequences, &self.rows.settings, seed, &running);
         let _ = std::fs::remove_file(&path);
         let Some(written) = written? else { return Ok(false) };
-        let rows: usize = written.iter().map(Text::row_count).sum();
+        let rows: usize = written.iter().map(Sequence::row_count).sum();
         say(&format!(
-            "epoch {}: the student wrote {} texts, {rows} rows, in {}",
+            "epoch {}: the student generated {} sequences, {rows} rows, in {}",
             epoch + 1,
             written.len(),
             Span::from(start.elapsed())

@@ -14,7 +14,7 @@ use crate::loss::{Divergence, Measures};
 use crate::model::{HEAD_ROWS, Shape};
 use crate::optimizer::{Adam, rate};
 use crate::pupil::{By, Pupil, student_len};
-use crate::rows::{Rows, Settings, Text};
+use crate::rows::{Rows, Sequence, Settings};
 use crate::sealed::{Reader, Writer};
 use crate::words::Words;
 
@@ -27,15 +27,15 @@ pub struct Plan {
     pub rate: f64,
     /// Steps until it is reached.
     pub warm_up: u64,
-    /// How often all texts are learned from.
+    /// How often all sequences are learned from.
     pub epochs: u64,
-    /// Most tokens of a batch; a longer text is a batch of its own.
+    /// Most tokens of a batch; a longer sequence is a batch of its own.
     pub batch_tokens: usize,
     /// Steps between measurements.
     pub measure_every: u64,
     /// Measurements without a better one after which it ends.
     pub patience: u64,
-    /// Share of the texts that the student writes itself, in each epoch but the first.
+    /// Share of the sequences that the student generates itself, in each epoch but the first.
     pub on_policy: f64,
     /// Seed of the order.
     pub seed: u64,
@@ -56,7 +56,7 @@ pub struct Point {
     pub overlap: f64,
     /// Share of rows whose likeliest token is the target's.
     pub agreement: f64,
-    /// Standard errors of the last two over the texts: other prompts would give other figures.
+    /// Standard errors of the last two over the sequences: other prompts would give other figures.
     pub overlap_error: f64,
     /// See `overlap_error`.
     pub agreement_error: f64,
@@ -120,8 +120,8 @@ pub struct Trainer<'a, P> {
     progress: Progress,
     /// Overlaps of the tokens of a draft after the first, as they were last measured.
     deeper: Vec<f64>,
-    /// Texts of this epoch that the student wrote itself, by their place.
-    own: BTreeMap<usize, Text>,
+    /// Sequences of this epoch that the student generated itself, by their place.
+    own: BTreeMap<usize, Sequence>,
     /// The batches of this epoch, once they are known.
     batches: Option<Vec<Vec<usize>>>,
 }
@@ -129,7 +129,7 @@ pub struct Trainer<'a, P> {
 impl<'a, P: Pupil> Trainer<'a, P> {
     /// Begins a run.
     pub fn new(plan: Plan, rows: &'a Rows, pupil: P) -> Self {
-        let len = |place: usize| pupil.text_len(&rows.texts[place]);
+        let len = |place: usize| pupil.sequence_len(&rows.sequences[place]);
         let count = |epoch| packed(&order(&plan, rows, epoch), len, plan.batch_tokens).len() as u64;
         let steps = (0..plan.epochs).map(count).sum();
         Self {
@@ -190,8 +190,12 @@ impl<'a, P: Pupil> Trainer<'a, P> {
         for gradient in &mut gradients {
             gradient.fill(0.0);
         }
-        let texts: Vec<&Text> = places.iter().map(|&place| self.text(place)).collect();
-        let parts = split(&texts, |text| self.pupil.text_len(text), rayon::current_num_threads());
+        let sequences: Vec<&Sequence> = places.iter().map(|&place| self.sequence(place)).collect();
+        let parts = split(
+            &sequences,
+            |sequence| self.pupil.sequence_len(sequence),
+            rayon::current_num_threads(),
+        );
         let found =
             self.pupil.learn(&parts, by(self.plan.divergence, self.rows), &mut gradients)?;
         let found = found.into_iter().next().unwrap_or_default();
@@ -264,9 +268,9 @@ impl<'a, P: Pupil> Trainer<'a, P> {
             }
         }
         writer.write_integers(&[u32::try_from(self.own.len())?])?;
-        for (&place, text) in &self.own {
+        for (&place, sequence) in &self.own {
             writer.write_integers(&[u32::try_from(place)?])?;
-            text.write(&mut writer)?;
+            sequence.write(&mut writer)?;
         }
         writer.finish()
     }
@@ -292,7 +296,7 @@ impl<'a, P: Pupil> Trainer<'a, P> {
         let count = reader.integer().with_context(cut)?;
         let mut own = || {
             let place = reader.integer()? as usize;
-            anyhow::Ok((place, Text::read(&self.rows.settings, &mut reader)?))
+            anyhow::Ok((place, Sequence::read(&self.rows.settings, &mut reader)?))
         };
         self.own = (0..count).map(|_| own()).collect::<anyhow::Result<_>>().with_context(cut)?;
         self.progress = header.progress;
@@ -300,7 +304,7 @@ impl<'a, P: Pupil> Trainer<'a, P> {
         Ok(())
     }
 
-    /// The texts that the student is to write itself before the next step, by their place; none if it is to
+    /// The sequences that the student is to write itself before the next step, by their place; none if it is to
     /// write nothing.
     pub fn wants_own(&self) -> Vec<usize> {
         let Progress { epoch, batch, .. } = self.progress;
@@ -308,16 +312,16 @@ impl<'a, P: Pupil> Trainer<'a, P> {
             return Vec::new();
         }
         let mut order = order(&self.plan, self.rows, epoch);
-        // Which texts a batch has says nothing about which the student writes.
+        // Which sequences a batch has says nothing about which the student writes.
         shuffle(&mut order, !epoch_seed(&self.plan, epoch));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "of a length")]
         order.truncate((self.plan.on_policy * order.len() as f64).round() as usize);
         order
     }
 
-    /// What the student wrote at these places: it is learned from in this epoch.
-    pub fn set_own(&mut self, places: &[usize], texts: Vec<Text>) {
-        self.own = places.iter().copied().zip(texts).collect();
+    /// What the student generated at these places: it is learned from in this epoch.
+    pub fn set_own(&mut self, places: &[usize], sequences: Vec<Sequence>) {
+        self.own = places.iter().copied().zip(sequences).collect();
         self.batches = None;
     }
 
@@ -326,25 +330,25 @@ impl<'a, P: Pupil> Trainer<'a, P> {
         &self.pupil
     }
 
-    fn text(&self, place: usize) -> &Text {
-        self.own.get(&place).unwrap_or(&self.rows.texts[place])
+    fn sequence(&self, place: usize) -> &Sequence {
+        self.own.get(&place).unwrap_or(&self.rows.sequences[place])
     }
 
     fn batches(&self) -> Vec<Vec<usize>> {
         let order = order(&self.plan, self.rows, self.progress.epoch);
-        let len = |place: usize| self.pupil.text_len(self.text(place));
+        let len = |place: usize| self.pupil.sequence_len(self.sequence(place));
         packed(&order, len, self.plan.batch_tokens)
     }
 
-    /// The texts of the next batch, by their place.
+    /// The sequences of the next batch, by their place.
     fn next_texts(&mut self) -> Vec<usize> {
         let batches = match self.batches.take() {
             Some(batches) => batches,
             None => self.batches(),
         };
-        let texts = batches[self.progress.batch].clone();
+        let sequences = batches[self.progress.batch].clone();
         self.batches = Some(batches);
-        texts
+        sequences
     }
 
     /// Goes on to the next batch, of the next epoch if need be.
@@ -363,15 +367,15 @@ fn epoch_seed(plan: &Plan, epoch: u64) -> u64 {
     plan.seed.wrapping_add(epoch.wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
-/// The texts that are learned from, in the order of an epoch.
+/// The sequences that are learned from, in the order of an epoch.
 fn order(plan: &Plan, rows: &Rows, epoch: u64) -> Vec<usize> {
-    let texts = rows.texts.iter().enumerate().filter(|(_, text)| !text.held_out);
-    let mut order: Vec<usize> = texts.map(|(place, _)| place).collect();
+    let sequences = rows.sequences.iter().enumerate().filter(|(_, sequence)| !sequence.held_out);
+    let mut order: Vec<usize> = sequences.map(|(place, _)| place).collect();
     shuffle(&mut order, epoch_seed(plan, epoch));
     order
 }
 
-/// Texts in this order, as many together as fit.
+/// Sequences in this order, as many together as fit.
 fn packed(order: &[usize], len: impl Fn(usize) -> usize, tokens_max: usize) -> Vec<Vec<usize>> {
     let mut all: Vec<Vec<usize>> = Vec::new();
     let mut room = 0;
@@ -389,81 +393,87 @@ fn packed(order: &[usize], len: impl Fn(usize) -> usize, tokens_max: usize) -> V
     all
 }
 
-/// Texts in at most so many parts, about as long as each other.
-fn split<'a>(texts: &[&'a Text], len: impl Fn(&Text) -> usize, count: usize) -> Vec<Vec<&'a Text>> {
-    let mut longest_first = texts.to_vec();
-    longest_first.sort_by_key(|text| Reverse(len(text)));
-    let mut parts = vec![(0, Vec::new()); count.min(texts.len())];
-    for text in longest_first {
+/// Sequences in at most so many parts, about as long as each other.
+fn split<'a>(
+    sequences: &[&'a Sequence],
+    len: impl Fn(&Sequence) -> usize,
+    count: usize,
+) -> Vec<Vec<&'a Sequence>> {
+    let mut longest_first = sequences.to_vec();
+    longest_first.sort_by_key(|sequence| Reverse(len(sequence)));
+    let mut parts = vec![(0, Vec::new()); count.min(sequences.len())];
+    for sequence in longest_first {
         let shortest = parts.iter_mut().min_by_key(|(tokens, _)| *tokens);
-        let (tokens, part) = shortest.expect("as many parts as texts at most");
-        *tokens += len(text);
-        part.push(text);
+        let (tokens, part) = shortest.expect("as many parts as sequences at most");
+        *tokens += len(sequence);
+        part.push(sequence);
     }
     parts.into_iter().map(|(_, part)| part).collect()
 }
 
-/// Tokens of the longest text as a student reads it.
+/// Tokens of the longest sequence as a student reads it.
 pub fn len_max(rows: &Rows, words: Option<&Words>) -> usize {
-    rows.texts.iter().map(|text| student_len(text, words)).max().unwrap_or(0)
+    rows.sequences.iter().map(|sequence| student_len(sequence, words)).max().unwrap_or(0)
 }
 
 fn by(divergence: Divergence, rows: &Rows) -> By {
     By { divergence, temperature: rows.settings.row_temperature() }
 }
 
-/// What a pupil's rows come to on the texts that are held out.
+/// What a pupil's rows come to on the sequences that are held out.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct HeldOut {
     /// The mean over all rows.
     pub mean: Measures,
-    /// Its standard errors over the texts.
+    /// Its standard errors over the sequences.
     pub error: Measures,
 }
 
-/// Measures a pupil on the texts that are held out, in batches of so many tokens, for each depth of a draft.
+/// Measures a pupil on the sequences that are held out, in batches of so many tokens, for each depth of a draft.
 ///
 /// # Errors
-/// If a text does not fit the pupil.
+/// If a sequence does not fit the pupil.
 pub fn measure<P: Pupil>(
     pupil: &P,
     rows: &Rows,
     (divergence, batch_tokens): (Divergence, usize),
 ) -> anyhow::Result<Vec<HeldOut>> {
-    let held_out = rows.texts.iter().enumerate().filter(|(_, text)| text.held_out);
+    let held_out = rows.sequences.iter().enumerate().filter(|(_, sequence)| sequence.held_out);
     let order: Vec<usize> = held_out.map(|(place, _)| place).collect();
-    // By depth, and by text.
+    // By depth, and by sequence.
     let mut depths: Vec<BTreeMap<usize, Vec<Measures>>> = Vec::new();
-    let len = |place: usize| pupil.text_len(&rows.texts[place]);
+    let len = |place: usize| pupil.sequence_len(&rows.sequences[place]);
     let batches = packed(&order, len, batch_tokens);
     let found = batches.par_iter().map(|batch| {
-        let texts: Vec<&Text> = batch.iter().map(|&text| &rows.texts[text]).collect();
-        pupil.measure(&texts, by(divergence, rows))
+        let sequences: Vec<&Sequence> =
+            batch.iter().map(|&sequence| &rows.sequences[sequence]).collect();
+        pupil.measure(&sequences, by(divergence, rows))
     });
     let found: Vec<_> = found.collect::<anyhow::Result<_>>()?;
     for (batch, found) in batches.iter().zip(found) {
         depths.resize_with(found.len().max(depths.len()), BTreeMap::new);
-        for (of_texts, found) in depths.iter_mut().zip(found) {
-            for (text, measures) in found {
-                of_texts.entry(batch[text]).or_default().push(measures);
+        for (of_sequences, found) in depths.iter_mut().zip(found) {
+            for (sequence, measures) in found {
+                of_sequences.entry(batch[sequence]).or_default().push(measures);
             }
         }
     }
-    let held_out = |of_texts: BTreeMap<usize, Vec<Measures>>| {
-        let of_texts: Vec<Vec<Measures>> = of_texts.into_values().collect();
-        let mean = Measures::mean(&of_texts.concat());
-        HeldOut { mean, error: standard_error(&of_texts, mean) }
+    let held_out = |of_sequences: BTreeMap<usize, Vec<Measures>>| {
+        let of_sequences: Vec<Vec<Measures>> = of_sequences.into_values().collect();
+        let mean = Measures::mean(&of_sequences.concat());
+        HeldOut { mean, error: standard_error(&of_sequences, mean) }
     };
     Ok(depths.into_iter().map(held_out).collect())
 }
 
-/// How far the mean of all rows would stray with other texts: rows of one text are alike.
-fn standard_error(of_texts: &[Vec<Measures>], mean: Measures) -> Measures {
-    let rows = of_texts.iter().map(Vec::len).sum::<usize>().max(1) as f64;
-    let count = of_texts.len() as f64;
+/// How far the mean of all rows would stray with other sequences: rows of one sequence are alike.
+fn standard_error(of_sequences: &[Vec<Measures>], mean: Measures) -> Measures {
+    let rows = of_sequences.iter().map(Vec::len).sum::<usize>().max(1) as f64;
+    let count = of_sequences.len() as f64;
     let error = |of: fn(&Measures) -> f64| {
-        let gap = |text: &Vec<Measures>| text.iter().map(|it| of(it) - of(&mean)).sum::<f64>();
-        let squares: f64 = of_texts.iter().map(|text| gap(text).powi(2)).sum();
+        let gap =
+            |sequence: &Vec<Measures>| sequence.iter().map(|it| of(it) - of(&mean)).sum::<f64>();
+        let squares: f64 = of_sequences.iter().map(|sequence| gap(sequence).powi(2)).sum();
         (squares * count / (count - 1.0).max(1.0)).sqrt() / rows
     };
     Measures {

@@ -8,16 +8,16 @@ use std::path::Path;
 use forerun_decode::{Token, VocabMap};
 use forerun_llama::{Model, ModelOptions, transplant as write_transplanted};
 
-use crate::rows::Text;
+use crate::rows::Sequence;
 
 /// Writes the donor with `size` tokens of the target's vocabulary: those that are most frequent in the
-/// texts that are learned from.
+/// sequences that are learned from.
 ///
 /// # Errors
 /// If a file cannot be read or written, or the vocabularies have too little in common.
 pub fn transplant(
     (donor, target): (&Path, &Path),
-    texts: &[Text],
+    sequences: &[Sequence],
     size: usize,
     output: &Path,
 ) -> anyhow::Result<()> {
@@ -29,17 +29,17 @@ pub fn transplant(
         let token = Token(u32::try_from(token).unwrap_or(u32::MAX));
         map.spell(token, vocabs.0, vocabs.1).iter().map(|it| it.index()).collect()
     };
-    let counts = counts(texts, models.0.vocab_len());
+    let counts = counts(sequences, models.0.vocab_len());
     let chosen = (size < counts.len()).then_some((size, &counts[..]));
     write_transplanted(donor, (target, chosen), output, spelled)?;
     Ok(())
 }
 
 /// How often each token occurs in what is learned from.
-fn counts(texts: &[Text], vocab: usize) -> Vec<u64> {
+fn counts(sequences: &[Sequence], vocab: usize) -> Vec<u64> {
     let mut counts = vec![0; vocab];
-    for text in texts.iter().filter(|text| !text.held_out) {
-        for &token in &text.tokens {
+    for sequence in sequences.iter().filter(|sequence| !sequence.held_out) {
+        for &token in &sequence.tokens {
             counts[token as usize] += 1;
         }
     }

@@ -16,7 +16,7 @@ use forerun_distill::gguf::{self, Chosen};
 use forerun_distill::loss::{Divergence, Measures};
 use forerun_distill::model::{Batch, Student};
 use forerun_distill::pupil::{By, ModelPupil, Pupil};
-use forerun_distill::rows::{Rows as Texts, Settings, Text};
+use forerun_distill::rows::{Rows as Sequences, Sequence, Settings};
 use forerun_distill::train::{len_max, measure};
 use forerun_distill::transplant::transplant;
 use forerun_distill::words::Words;
@@ -163,10 +163,11 @@ fn a_transplanted_student_has_the_target_s_tokens_and_says_the_same_by_those_it_
     trim(&target, &cut, 280, None).unwrap();
     let model = load(&target);
     let tokens = tokens(&model);
-    let texts = [Text { tokens: tokens.iter().map(|it| it.0).collect(), ..Text::default() }];
+    let sequences =
+        [Sequence { tokens: tokens.iter().map(|it| it.0).collect(), ..Sequence::default() }];
 
     // With the whole vocabulary, tokens that the donor had go in and come out as they did.
-    transplant((&cut, &target), &texts, usize::MAX, &all).unwrap();
+    transplant((&cut, &target), &sequences, usize::MAX, &all).unwrap();
     let (donor, whole) = (load(&cut), load(&all));
     assert_eq!(whole.vocab_len(), model.vocab_len());
     assert_eq!(whole.chat_template(), model.chat_template());
@@ -194,13 +195,16 @@ fn a_transplanted_student_has_the_target_s_tokens_and_says_the_same_by_those_it_
     let gap = apart(&of_donor, &of_whole);
     assert!(gap < 1e-4, "{gap}");
 
-    // With a part of it, those stay that the texts use.
-    transplant((&cut, &target), &texts, 285, &some).unwrap();
+    // With a part of it, those stay that the sequences use.
+    transplant((&cut, &target), &sequences, 285, &some).unwrap();
     let part = load(&some);
     assert_eq!(part.vocab_len(), 285);
     let map = VocabMap::between(model.vocab(), part.vocab()).unwrap();
-    assert!(tokens.iter().all(|&token| map.to_draft(token).is_some()), "all of the text");
-    assert!(transplant((&cut, &target), &texts, 285, &some).is_err(), "it would replace a file");
+    assert!(tokens.iter().all(|&token| map.to_draft(token).is_some()), "all of the sequence");
+    assert!(
+        transplant((&cut, &target), &sequences, 285, &some).is_err(),
+        "it would replace a file"
+    );
 }
 
 /// Stops after some groups.
@@ -212,7 +216,7 @@ struct StopAfter {
 impl Watch for StopAfter {
     fn pass_done(&mut self, _: usize, _: usize, _: usize) {}
 
-    fn group_done(&mut self, _: &Texts) -> anyhow::Result<()> {
+    fn group_done(&mut self, _: &Sequences) -> anyhow::Result<()> {
         self.groups -= 1;
         self.stop.store(self.groups == 0, Ordering::Relaxed);
         Ok(())
@@ -220,7 +224,11 @@ impl Watch for StopAfter {
 }
 
 /// Continuations of eleven prompts by a real model, some held out, those of others with rows or without.
-fn collected(done: &[Text], (held_out, prompt_rows): (usize, bool), groups: usize) -> Collected {
+fn collected(
+    done: &[Sequence],
+    (held_out, prompt_rows): (usize, bool),
+    groups: usize,
+) -> Collected {
     let target = model_path(BASE);
     let prompts: Vec<Prompt> = prompts::field().into_iter().take(11).collect();
     let settings = Settings {
@@ -246,10 +254,10 @@ fn collected(done: &[Text], (held_out, prompt_rows): (usize, bool), groups: usiz
 #[test]
 fn texts_of_a_run_that_was_stopped_are_those_of_one_that_was_not() {
     let whole = collected(&[], (3, true), usize::MAX);
-    assert!(whole.complete && whole.rows.texts.len() == 11);
+    assert!(whole.complete && whole.rows.sequences.len() == 11);
     let part = collected(&[], (3, true), 1);
-    assert!(!part.complete && part.rows.texts.len() == 4);
-    let rest = collected(&part.rows.texts, (3, true), usize::MAX);
+    assert!(!part.complete && part.rows.sequences.len() == 4);
+    let rest = collected(&part.rows.sequences, (3, true), usize::MAX);
     assert!(rest.complete);
     // To the last bit: with other companions in a pass, sums would be rounded otherwise.
     assert_eq!(rest.rows, whole.rows);
@@ -258,7 +266,7 @@ fn texts_of_a_run_that_was_stopped_are_those_of_one_that_was_not() {
 #[test]
 fn the_target_has_nothing_to_learn_from_what_it_says_in_prompts() {
     let rows = collected(&[], (9, true), usize::MAX).rows;
-    let (held_out, learned) = rows.texts.split_at(9);
+    let (held_out, learned) = rows.sequences.split_at(9);
     assert!(held_out.iter().all(|it| it.held_out && it.prompt_rows == 0), "measured as in use");
     assert!(learned.iter().all(|it| it.prompt_rows == it.prompt_len - 1));
     let file = ModelFile::open(&model_path(BASE)).unwrap();
@@ -266,11 +274,12 @@ fn the_target_has_nothing_to_learn_from_what_it_says_in_prompts() {
     let pupil = ModelPupil { student, words: None };
     let mut gradients: Vec<_> = pupil.weights().iter().map(|it| vec![0.0; it.len()]).collect();
     let by = By { divergence: Divergence::Tv, temperature: 1.0 };
-    for text in learned {
-        let found = pupil.learn(&[vec![text]], by, &mut gradients).unwrap().remove(0);
-        assert_eq!(found.len(), text.tokens.len() - 1);
-        let listed = |row: usize| text.row(row).shares.iter().copied().map(f64::from).sum::<f64>();
-        for rows in [0..text.prompt_rows, text.prompt_rows..found.len()] {
+    for sequence in learned {
+        let found = pupil.learn(&[vec![sequence]], by, &mut gradients).unwrap().remove(0);
+        assert_eq!(found.len(), sequence.tokens.len() - 1);
+        let listed =
+            |row: usize| sequence.row(row).shares.iter().copied().map(f64::from).sum::<f64>();
+        for rows in [0..sequence.prompt_rows, sequence.prompt_rows..found.len()] {
             let most = rows.clone().map(listed).sum::<f64>() / rows.len() as f64;
             let overlap = Measures::mean(&found[rows]).overlap;
             assert!(overlap > 0.95 * most, "{overlap} of {most}");
@@ -282,9 +291,9 @@ fn the_target_has_nothing_to_learn_from_what_it_says_in_prompts() {
 fn the_target_with_a_trimmed_vocabulary_lacks_what_was_cut_and_nothing_else() {
     let rows = collected(&[], (10, false), usize::MAX).rows;
     let (target, cut) = (model_path(BASE), folder("cut").join("cut.gguf"));
-    // All that the texts say is kept: what is spelled otherwise is read otherwise.
+    // All that the sequences say is kept: what is spelled otherwise is read otherwise.
     let mut counts = vec![0; rows.settings.vocab];
-    rows.texts.iter().flat_map(|it| &it.tokens).for_each(|&it| counts[it as usize] += 1);
+    rows.sequences.iter().flat_map(|it| &it.tokens).for_each(|&it| counts[it as usize] += 1);
     trim(&target, &cut, 4000, Some(&counts)).unwrap();
     let (target, file) = (load(&target), ModelFile::open(&cut).unwrap());
     let small = load(&cut);
@@ -295,9 +304,11 @@ fn the_target_with_a_trimmed_vocabulary_lacks_what_was_cut_and_nothing_else() {
     let pupil = ModelPupil { student, words: Some(words.clone()) };
     let found = measure(&pupil, &rows, (Divergence::Tv, 512)).unwrap()[0].mean;
     // Its rows are the target's, scaled up to one: of each token they overlap in the target's share.
-    let held_out = rows.texts.iter().filter(|it| it.held_out);
+    let held_out = rows.sequences.iter().filter(|it| it.held_out);
     let kept: Vec<f64> = held_out
-        .flat_map(|text| (0..text.row_count()).map(|row| words.translate(text.row(row))))
+        .flat_map(|sequence| {
+            (0..sequence.row_count()).map(|row| words.translate(sequence.row(row)))
+        })
         .map(|row| row.shares.iter().copied().map(f64::from).sum())
         .collect();
     let expected = kept.iter().sum::<f64>() / kept.len() as f64;

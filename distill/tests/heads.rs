@@ -13,7 +13,7 @@ use forerun_distill::collect::Running;
 use forerun_distill::head::{self, DraftHead, DraftVocab, Entries, Features, HeadShape};
 use forerun_distill::loss::Measures;
 use forerun_distill::model::Pairs;
-use forerun_distill::rows::{Rows as Texts, Settings, Text};
+use forerun_distill::rows::{Rows as Sequences, Sequence, Settings};
 use forerun_llama::{
     CacheType, EngineOptions, FlashAttention, LlamaEngine, LlamaHead, Model, ModelFile,
     QuantizeType,
@@ -21,8 +21,8 @@ use forerun_llama::{
 
 const DEPTH: usize = 3;
 
-/// One text of a target, whose last five tokens are its own.
-fn texts(target: &Model, tokens: &[Token]) -> Texts {
+/// One sequence of a target, whose last five tokens are its own.
+fn sequences(target: &Model, tokens: &[Token]) -> Sequences {
     let settings = Settings {
         target: "it".to_owned(),
         vocab: target.vocab_len(),
@@ -39,8 +39,8 @@ fn texts(target: &Model, tokens: &[Token]) -> Texts {
     let tokens: Vec<u32> = tokens.iter().map(|it| it.0).collect();
     let prompt_len = tokens.len() - 5;
     let (row_tokens, row_shares) = (tokens[prompt_len..].to_vec(), vec![0.5; 5]);
-    let text = Text { prompt_len, tokens, row_tokens, row_shares, ..Text::default() };
-    Texts { settings, texts: vec![text] }
+    let sequence = Sequence { prompt_len, tokens, row_tokens, row_shares, ..Sequence::default() };
+    Sequences { settings, sequences: vec![sequence] }
 }
 
 /// As little rounding as llama.cpp can.
@@ -157,14 +157,16 @@ impl Written {
             (model_path(name), folder(&format!("head-{}-{drafted}", name.replace('/', "-"))));
         let (target, file) = (load(&path), ModelFile::open(&path).unwrap());
         let tokens = tokens(&target);
-        let texts = texts(&target, &tokens);
+        let sequences = sequences(&target, &tokens);
         let shape = head::shape(&file, layers, drafted).unwrap();
         let states = folder.join("features");
-        assert!(head::collect(&path, (&texts, &shape), &states, &running(), |_, _| ()).unwrap());
+        assert!(
+            head::collect(&path, (&sequences, &shape), &states, &running(), |_, _| ()).unwrap()
+        );
         let mut features = Vec::new();
-        let read = Features::open(&states, &texts, &shape).unwrap();
-        read.read(&texts.texts[0], &mut features).unwrap();
-        let vocab = DraftVocab::frequent(&texts, drafted);
+        let read = Features::open(&states, &sequences, &shape).unwrap();
+        read.read(&sequences.sequences[0], &mut features).unwrap();
+        let vocab = DraftVocab::frequent(&sequences, drafted);
         let head = head::head(&file, shape.clone(), &vocab, (tokens.len(), 1)).unwrap();
         let out = folder.join("head.gguf");
         head::export(&head, &vocab, &path, (&out, format)).unwrap();
@@ -222,7 +224,7 @@ fn the_usual_mistakes_would_show() {
     let turning = DraftHead::new(halves, embedding.unwrap().values, weights, tokens.len()).unwrap();
     let rotary = gap(&turning, vocab, tokens, features.clone());
     // Tokens of a part of the vocabulary, taken for others.
-    let others = texts(target, &tokens[..tokens.len() - 5]);
+    let others = sequences(target, &tokens[..tokens.len() - 5]);
     let others = DraftVocab::frequent(&others, vocab.tokens().len());
     assert_ne!(vocab, &others);
     let numbered = gap(&head, &others, tokens, features.clone());
@@ -262,10 +264,10 @@ fn states_of_a_run_that_was_stopped_are_those_of_one_that_was_not() {
     let folder = folder("head-states");
     let (target, file) = (load(&path), ModelFile::open(&path).unwrap());
     let all = tokens(&target);
-    let mut rows = texts(&target, &all);
+    let mut rows = sequences(&target, &all);
     for id in 1..4 {
-        let one = texts(&target, &all[id as usize..]).texts.remove(0);
-        rows.texts.push(Text { id, ..one });
+        let one = sequences(&target, &all[id as usize..]).sequences.remove(0);
+        rows.sequences.push(Sequence { id, ..one });
     }
     let shape = head::shape(&file, None, 10).unwrap();
     let (whole, parts) = (folder.join("whole"), folder.join("parts"));
@@ -283,5 +285,5 @@ fn states_of_a_run_that_was_stopped_are_those_of_one_that_was_not() {
     assert!(std::fs::read(&whole).unwrap() == std::fs::read(&parts).unwrap(), "the files differ");
     let other = HeadShape { layers: [0, 0, 2], ..shape };
     let error = Features::open(&parts, &rows, &other).unwrap_err().to_string();
-    assert!(error.contains("other texts or layers"), "{error}");
+    assert!(error.contains("other sequences or layers"), "{error}");
 }

@@ -194,7 +194,7 @@ fn a_student_learns_from_its_own_texts_and_is_the_same_after_a_stop() {
         &["--epochs", "10", "--on-policy", "0.5", "--patience", "1000", "--rows", "all.rows"],
     );
     let said = runs.done("whole.gguf", &[]);
-    assert!(said.contains("epoch 2: the student wrote 15 texts"), "{said}");
+    assert!(said.contains("epoch 2: the student generated 15 sequences"), "{said}");
     let curve = overlaps(&said);
     assert!(curve.last().unwrap() > &(curve[0] + 0.05), "{curve:?}");
     let mut going = Going::begin(runs.command("draft.gguf", &[]));
@@ -283,7 +283,7 @@ fn a_student_with_a_transplanted_vocabulary_is_trained_with_its_embeddings() {
     assert!(curve.last().unwrap() > &(curve[0] + 0.05), "{curve:?}");
     assert_eq!(load(&runs.file("draft.gguf")).vocab_len(), 285);
     assert!(!runs.file("draft.gguf.transplanted").exists());
-    // With all tokens it is as if it had always had them: it may write its own texts.
+    // With all tokens it is as if it had always had them: it may write its own sequences.
     let own = ["--transplant", "1000000", "--on-policy", "0.5"];
     let said = runs.done("all.gguf", &[&student[..], &own].concat());
     assert!(said.contains("epoch 2: the student wrote"), "{said}");

@@ -1,7 +1,7 @@
-//! What a head reads of the target: the inputs of some layers at each position of all texts, in a file.
+//! What a head reads of the target: the inputs of some layers at each position of all sequences, in a file.
 //!
-//! They are computed once, each text by itself from an empty cache, and kept as `f16`; a batch reads those of
-//! its texts. So they are the same after a stop, and memory has those of one batch.
+//! They are computed once, each sequence by itself from an empty cache, and kept as `f16`; a batch reads those of
+//! its sequences. So they are the same after a stop, and memory has those of one batch.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::HeadShape;
 use super::pupil::entry_count;
 use crate::collect::{Running, engine_options};
-use crate::rows::{Rows, Text};
+use crate::rows::{Rows, Sequence};
 use crate::sealed::{Reader, Writer, beside, hex};
 
 const NUMBER_LEN: usize = size_of::<f16>();
@@ -28,8 +28,8 @@ const NUMBER_LEN: usize = size_of::<f16>();
 struct Origin {
     /// SHA-256 of the target's file.
     target: String,
-    /// SHA-256 of the texts' tokens.
-    texts: String,
+    /// SHA-256 of the sequences' tokens.
+    sequences: String,
     /// The layers whose inputs they are.
     layers: Vec<u32>,
     /// Numbers at each position.
@@ -39,13 +39,13 @@ struct Origin {
 impl Origin {
     fn new(rows: &Rows, head: &HeadShape) -> Self {
         let mut hash = Sha256::new();
-        for text in &rows.texts {
-            hash.update(text.tokens.len().to_le_bytes());
-            text.tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+        for sequence in &rows.sequences {
+            hash.update(sequence.tokens.len().to_le_bytes());
+            sequence.tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
         }
         Self {
             target: rows.settings.target.clone(),
-            texts: hex(&hash.finalize()),
+            sequences: hex(&hash.finalize()),
             layers: head.layers.to_vec(),
             len: head.features(),
         }
@@ -57,11 +57,11 @@ pub fn size(head: &HeadShape, tokens: usize) -> u64 {
     (tokens * head.features() * NUMBER_LEN) as u64
 }
 
-/// The target's states of all texts.
+/// The target's states of all sequences.
 #[derive(Debug)]
 pub struct Features {
     reader: Mutex<Reader>,
-    /// Where each text's begin in the file, and where the last one's end.
+    /// Where each sequence's begin in the file, and where the last one's end.
     starts: Vec<u64>,
 }
 
@@ -69,7 +69,7 @@ impl Features {
     /// The states in a file.
     ///
     /// # Errors
-    /// If it is damaged, or of other texts or layers.
+    /// If it is damaged, or of other sequences or layers.
     pub fn open(path: &Path, rows: &Rows, head: &HeadShape) -> anyhow::Result<Self> {
         let features = Self::known(path, rows, head)?;
         let (has, needed) = (features.reader().body_len(), features.starts.last());
@@ -77,34 +77,34 @@ impl Features {
         Ok(features)
     }
 
-    /// The same, of the first texts alone if there are no more.
+    /// The same, of the first sequences alone if there are no more.
     fn known(path: &Path, rows: &Rows, head: &HeadShape) -> anyhow::Result<Self> {
         let (origin, reader) = Reader::open::<Origin>(path)?;
         ensure!(
             origin == Origin::new(rows, head),
-            "{}: these states are of other texts or layers: remove it, or name other rows by --rows",
+            "{}: these states are of other sequences or layers: remove it, or name other rows by --rows",
             path.display()
         );
         let mut starts = vec![0];
-        for text in &rows.texts {
-            starts.push(starts[starts.len() - 1] + size(head, entry_count(text)));
+        for sequence in &rows.sequences {
+            starts.push(starts[starts.len() - 1] + size(head, entry_count(sequence)));
         }
         Ok(Self { reader: Mutex::new(reader), starts })
     }
 
-    /// Appends the states that a head reads of a text.
+    /// Appends the states that a head reads of a sequence.
     ///
     /// # Errors
     /// If they cannot be read.
-    pub fn read(&self, text: &Text, into: &mut Vec<f32>) -> anyhow::Result<()> {
-        let bytes = self.bytes(text.id as usize)?;
+    pub fn read(&self, sequence: &Sequence, into: &mut Vec<f32>) -> anyhow::Result<()> {
+        let bytes = self.bytes(sequence.id as usize)?;
         let numbers = bytes.chunks_exact(NUMBER_LEN);
         into.extend(numbers.map(|it| f16::from_le_bytes([it[0], it[1]]).to_f32()));
         Ok(())
     }
 
-    fn bytes(&self, text: usize) -> anyhow::Result<Vec<u8>> {
-        let (start, end) = (self.starts[text], self.starts[text + 1]);
+    fn bytes(&self, sequence: usize) -> anyhow::Result<Vec<u8>> {
+        let (start, end) = (self.starts[sequence], self.starts[sequence + 1]);
         let count = usize::try_from(end - start)?;
         self.reader().bytes_at(start, count).context("the target's states")
     }
@@ -114,15 +114,15 @@ impl Features {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many of the first texts it has.
+    /// How many of the first sequences it has.
     fn complete(&self) -> usize {
         let has = self.reader().body_len();
         self.starts[1..].iter().take_while(|&&end| end <= has).count()
     }
 }
 
-/// Has the target read all texts, and writes its states to a file. `passed` is told how many texts of all are
-/// done. Returns false if it was stopped; then the texts that are done are kept beside the file, and the next
+/// Has the target read all sequences, and writes its states to a file. `passed` is told how many sequences of all are
+/// done. Returns false if it was stopped; then the sequences that are done are kept beside the file, and the next
 /// call goes on from there.
 ///
 /// # Errors
@@ -142,32 +142,36 @@ pub fn collect(
     let done = before.as_ref().map_or(0, Features::complete);
     let mut writer = Writer::create(&partial, &Origin::new(rows, head))?;
     if let Some(before) = &before {
-        for text in 0..done {
-            writer.write(&before.bytes(text)?)?;
+        for sequence in 0..done {
+            writer.write(&before.bytes(sequence)?)?;
         }
     }
     let model = Model::load(ModelOptions::new(target))?;
     let mut engine = LlamaEngine::new(&model, &engine_options(&rows.settings, running)?)?;
     engine.give_layer_inputs(&model, &head.layers)?;
     let mut output = Output::default();
-    for (at, text) in rows.texts.iter().enumerate().skip(done) {
-        let states = states(&mut engine, text, &mut output);
+    for (at, sequence) in rows.sequences.iter().enumerate().skip(done) {
+        let states = states(&mut engine, sequence, &mut output);
         if running.stop.load(Ordering::Relaxed) {
             writer.finish()?;
             return Ok(false);
         }
         writer.write(&states?)?;
-        passed(at + 1, rows.texts.len());
+        passed(at + 1, rows.sequences.len());
     }
     writer.finish()?;
     fs::rename(&partial, path).with_context(|| format!("{}", path.display()))?;
     Ok(true)
 }
 
-/// The states that a head reads of a text.
-fn states(engine: &mut LlamaEngine, text: &Text, output: &mut Output) -> anyhow::Result<Vec<u8>> {
-    let count = entry_count(text);
-    let trunk: Vec<Token> = text.tokens[..count].iter().copied().map(Token).collect();
+/// The states that a head reads of a sequence.
+fn states(
+    engine: &mut LlamaEngine,
+    sequence: &Sequence,
+    output: &mut Output,
+) -> anyhow::Result<Vec<u8>> {
+    let count = entry_count(sequence);
+    let trunk: Vec<Token> = sequence.tokens[..count].iter().copied().map(Token).collect();
     if trunk.is_empty() {
         return Ok(Vec::new());
     }

@@ -96,7 +96,7 @@ fn chosen(layers: Option<&[usize]>, blocks: usize) -> anyhow::Result<[u32; LAYER
     Ok(chosen)
 }
 
-/// A head for the target in a file that has learned nothing yet, for texts of at most `len` tokens.
+/// A head for the target in a file that has learned nothing yet, for sequences of at most `len` tokens.
 ///
 /// # Errors
 /// If a tensor cannot be read.

@@ -1,11 +1,11 @@
-//! A head as a pupil: what it reads of texts, and what it is asked at each depth of a draft.
+//! A head as a pupil: what it reads of sequences, and what it is asked at each depth of a draft.
 
 use anyhow::ensure;
 
 use super::{DraftHead, DraftVocab, Entries, Features};
 use crate::loss::{Measures, Row, compare};
 use crate::pupil::{By, Pupil};
-use crate::rows::Text;
+use crate::rows::Sequence;
 
 /// What a depth counts, of what the one before it does: later tokens of a draft are needed less often.
 const LATER: f64 = 0.8;
@@ -17,22 +17,22 @@ pub struct HeadPupil {
     pub head: DraftHead<f32>,
     /// The tokens that it drafts.
     pub vocab: DraftVocab,
-    /// The target's states of all texts.
+    /// The target's states of all sequences.
     pub features: Features,
     /// Tokens of a draft.
     pub depth: usize,
 }
 
 impl HeadPupil {
-    fn lesson<'a>(&'a self, texts: &'a [&'a Text]) -> anyhow::Result<Lesson<'a>> {
-        let mut lesson = Lesson::new(texts, &self.vocab, self.depth);
-        for text in texts {
-            self.features.read(text, &mut lesson.entries.features)?;
+    fn lesson<'a>(&'a self, sequences: &'a [&'a Sequence]) -> anyhow::Result<Lesson<'a>> {
+        let mut lesson = Lesson::new(sequences, &self.vocab, self.depth);
+        for sequence in sequences {
+            self.features.read(sequence, &mut lesson.entries.features)?;
         }
         ensure!(
             lesson.entries.features.len()
                 == lesson.entries.tokens.len() * self.head.shape().features(),
-            "states of other texts"
+            "states of other sequences"
         );
         Ok(lesson)
     }
@@ -51,30 +51,34 @@ impl Pupil for HeadPupil {
         &mut self.head.weights
     }
 
-    fn text_len(&self, text: &Text) -> usize {
-        entry_count(text)
+    fn sequence_len(&self, sequence: &Sequence) -> usize {
+        entry_count(sequence)
     }
 
-    fn measure(&self, texts: &[&Text], by: By) -> anyhow::Result<Vec<Vec<(usize, Measures)>>> {
-        let lesson = self.lesson(texts)?;
+    fn measure(
+        &self,
+        sequences: &[&Sequence],
+        by: By,
+    ) -> anyhow::Result<Vec<Vec<(usize, Measures)>>> {
+        let lesson = self.lesson(sequences)?;
         if lesson.asked.is_empty() {
             return Ok(vec![Vec::new(); self.depth]);
         }
         let ask = |at: usize, logits: &mut [f32]| lesson.compare(at, logits, by, 1.0);
         let found = self.head.measure(&lesson.entries, &ask)?;
-        let texts = lesson.asked.iter().map(|asked| asked.text);
-        Ok(lesson.by_depth(texts.zip(found)))
+        let sequences = lesson.asked.iter().map(|asked| asked.sequence);
+        Ok(lesson.by_depth(sequences.zip(found)))
     }
 
     fn learn(
         &self,
-        parts: &[Vec<&Text>],
+        parts: &[Vec<&Sequence>],
         by: By,
         gradients: &mut [Vec<f32>],
     ) -> anyhow::Result<Vec<Vec<Measures>>> {
         let mut lessons = Vec::with_capacity(parts.len());
-        for texts in parts {
-            let lesson = self.lesson(texts)?;
+        for sequences in parts {
+            let lesson = self.lesson(sequences)?;
             lessons.extend((!lesson.asked.is_empty()).then_some(lesson));
         }
         let mut depths = vec![Vec::new(); self.depth];
@@ -96,21 +100,21 @@ impl Pupil for HeadPupil {
     }
 }
 
-/// Entries of a text: the first token is in none, and nothing is drafted after the last.
-pub(super) fn entry_count(text: &Text) -> usize {
-    text.tokens.len().saturating_sub(2)
+/// Entries of a sequence: the first token is in none, and nothing is drafted after the last.
+pub(super) fn entry_count(sequence: &Sequence) -> usize {
+    sequence.tokens.len().saturating_sub(2)
 }
 
 /// A row that is asked for.
 struct Asked {
-    text: usize,
+    sequence: usize,
     row: usize,
     depth: usize,
 }
 
-/// Texts as entries, and which row of which text is asked for where.
+/// Sequences as entries, and which row of which sequence is asked for where.
 struct Lesson<'a> {
-    texts: &'a [&'a Text],
+    sequences: &'a [&'a Sequence],
     vocab: &'a DraftVocab,
     entries: Entries<f32>,
     asked: Vec<Asked>,
@@ -118,34 +122,34 @@ struct Lesson<'a> {
 
 impl<'a> Lesson<'a> {
     /// Everything but the target's states.
-    fn new(texts: &'a [&'a Text], vocab: &'a DraftVocab, depth: usize) -> Self {
+    fn new(sequences: &'a [&'a Sequence], vocab: &'a DraftVocab, depth: usize) -> Self {
         let mut entries = Entries { asked: vec![Vec::new(); depth], ..Entries::default() };
-        let mut starts = Vec::with_capacity(texts.len());
-        for text in texts {
-            let count = entry_count(text);
+        let mut starts = Vec::with_capacity(sequences.len());
+        for sequence in sequences {
+            let count = entry_count(sequence);
             starts.push(entries.tokens.len());
-            entries.tokens.extend(text.tokens.iter().skip(1).take(count));
+            entries.tokens.extend(sequence.tokens.iter().skip(1).take(count));
             entries.lens.extend((count > 0).then_some(count));
         }
         let mut asked = Vec::new();
         for depth in 0..depth {
-            for (place, text) in texts.iter().enumerate() {
+            for (place, sequence) in sequences.iter().enumerate() {
                 // A draft begins with the first row at the earliest, and after an entry.
-                let first = depth + 2_usize.saturating_sub(text.first_row());
-                for row in first..text.row_count() {
-                    entries.asked[depth].push(starts[place] + text.first_row() + row - 2);
-                    asked.push(Asked { text: place, row, depth });
+                let first = depth + 2_usize.saturating_sub(sequence.first_row());
+                for row in first..sequence.row_count() {
+                    entries.asked[depth].push(starts[place] + sequence.first_row() + row - 2);
+                    asked.push(Asked { sequence: place, row, depth });
                 }
             }
         }
-        Self { texts, vocab, entries, asked }
+        Self { sequences, vocab, entries, asked }
     }
 
     /// Compares the head's row with the target's, and puts the slope, times `weight`, in its place.
     fn compare(&self, at: usize, logits: &mut [f32], by: By, weight: f64) -> Measures {
         let By { divergence, temperature } = by;
-        let Asked { text, row, .. } = self.asked[at];
-        let own = self.vocab.translate(self.texts[text].row(row));
+        let Asked { sequence, row, .. } = self.asked[at];
+        let own = self.vocab.translate(self.sequences[sequence].row(row));
         let row = Row { tokens: &own.tokens, shares: &own.shares };
         let mut found = compare(divergence, row, logits, temperature, weight);
         if !own.has_likeliest {
@@ -169,23 +173,26 @@ mod tests {
 
     #[test]
     fn each_row_is_asked_of_the_entry_two_positions_before_its_token() {
-        // Rows of the tokens 13, 14 and 15 of the first text, of 21 and 22 of the second; the third has
+        // Rows of the tokens 13, 14 and 15 of the first sequence, of 21 and 22 of the second; the third has
         // nothing to say.
-        let text = |tokens: &[u32], prompt_len| Text {
+        let sequence = |tokens: &[u32], prompt_len| Sequence {
             prompt_len,
             tokens: tokens.to_vec(),
-            ..Text::default()
+            ..Sequence::default()
         };
-        let texts =
-            [text(&[10, 11, 12, 13, 14, 15], 3), text(&[20, 21, 22], 1), text(&[30, 31], 1)];
-        let texts: Vec<&Text> = texts.iter().collect();
+        let sequences = [
+            sequence(&[10, 11, 12, 13, 14, 15], 3),
+            sequence(&[20, 21, 22], 1),
+            sequence(&[30, 31], 1),
+        ];
+        let sequences: Vec<&Sequence> = sequences.iter().collect();
         let vocab = DraftVocab::new(vec![0], 1);
-        let lesson = Lesson::new(&texts, &vocab, 3);
+        let lesson = Lesson::new(&sequences, &vocab, 3);
         assert_eq!(lesson.entries.tokens, [11, 12, 13, 14, 21]);
         assert_eq!(lesson.entries.lens, [4, 1]);
         // Nothing can be drafted after a single token.
         assert_eq!(lesson.entries.asked, [vec![1, 2, 3, 4], vec![2, 3], vec![3]]);
-        let asked: Vec<_> = lesson.asked.iter().map(|it| (it.text, it.row, it.depth)).collect();
+        let asked: Vec<_> = lesson.asked.iter().map(|it| (it.sequence, it.row, it.depth)).collect();
         let first = [(0, 0, 0), (0, 1, 0), (0, 2, 0), (1, 1, 0)];
         assert_eq!(asked, [&first[..], &[(0, 1, 1), (0, 2, 1), (0, 2, 2)]].concat());
     }

@@ -38,7 +38,7 @@ fn head() -> DraftHead<f64> {
     DraftHead::new(shape, numbers(11 * 8, 0.3, 1.0), weights, 16).unwrap()
 }
 
-/// Two texts of different lengths, and drafts of three tokens.
+/// Two sequences of different lengths, and drafts of three tokens.
 fn entries() -> Entries<f64> {
     Entries {
         tokens: vec![3, 1, 4, 1, 5, 9, 2, 6, 5],

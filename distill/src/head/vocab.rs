@@ -19,9 +19,11 @@ impl DraftVocab {
     pub fn frequent(rows: &Rows, len: usize) -> Self {
         let vocab = rows.settings.vocab;
         let (mut said, mut likely) = (vec![0_u64; vocab], vec![0.0_f64; vocab]);
-        for text in rows.texts.iter().filter(|text| !text.held_out) {
-            text.tokens[text.prompt_len..].iter().for_each(|&token| said[token as usize] += 1);
-            for (&token, &share) in text.row_tokens.iter().zip(&text.row_shares) {
+        for sequence in rows.sequences.iter().filter(|sequence| !sequence.held_out) {
+            sequence.tokens[sequence.prompt_len..]
+                .iter()
+                .for_each(|&token| said[token as usize] += 1);
+            for (&token, &share) in sequence.row_tokens.iter().zip(&sequence.row_shares) {
                 likely[token as usize] += f64::from(share);
             }
         }
@@ -55,11 +57,13 @@ impl DraftVocab {
         self.tokens.len() == self.same.len()
     }
 
-    /// Share of what the target said in the texts that are held out that can be drafted at all.
+    /// Share of what the target said in the sequences that are held out that can be drafted at all.
     pub fn reach(&self, rows: &Rows) -> f64 {
-        let held_out = rows.texts.iter().filter(|text| text.held_out);
-        let said: Vec<u32> =
-            held_out.flat_map(|text| &text.tokens[text.prompt_len..]).copied().collect();
+        let held_out = rows.sequences.iter().filter(|sequence| sequence.held_out);
+        let said: Vec<u32> = held_out
+            .flat_map(|sequence| &sequence.tokens[sequence.prompt_len..])
+            .copied()
+            .collect();
         let reached = said.iter().filter(|&&token| self.same[token as usize].is_some()).count();
         reached as f64 / said.len().max(1) as f64
     }
@@ -73,7 +77,7 @@ impl DraftVocab {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::{Settings, Text};
+    use crate::rows::{Sequence, Settings};
 
     #[test]
     fn the_most_frequent_tokens_of_what_is_learned_from_are_drafted() {
@@ -90,17 +94,18 @@ mod tests {
             prompt_rows: false,
             seed: 0,
         };
-        let text = |held_out, tokens: [u32; 4], row_tokens: [u32; 3]| Text {
+        let sequence = |held_out, tokens: [u32; 4], row_tokens: [u32; 3]| Sequence {
             held_out,
             prompt_len: 1,
             tokens: tokens.to_vec(),
             row_tokens: row_tokens.to_vec(),
             row_shares: vec![0.5; 3],
-            ..Text::default()
+            ..Sequence::default()
         };
         // Token 0 is in a prompt, 1 in what is held out alone, and 5 likelier than 4.
-        let texts = vec![text(false, [0, 3, 3, 2], [3, 5, 5]), text(true, [0, 1, 1, 3], [1, 1, 1])];
-        let rows = Rows { settings, texts };
+        let sequences =
+            vec![sequence(false, [0, 3, 3, 2], [3, 5, 5]), sequence(true, [0, 1, 1, 3], [1, 1, 1])];
+        let rows = Rows { settings, sequences };
         let vocab = DraftVocab::frequent(&rows, 3);
         assert_eq!((vocab.tokens(), vocab.is_whole()), (&[2, 3, 5][..], false));
         assert!((vocab.reach(&rows) - 1.0 / 3.0).abs() < 1e-9);

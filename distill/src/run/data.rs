@@ -1,4 +1,4 @@
-//! The target's texts and rows, from their file or from the target.
+//! The target's sequences and rows, from their file or from the target.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use super::say::{Line, say};
 use crate::flags::Flags;
 
-/// Where texts and rows come from.
+/// Where sequences and rows come from.
 pub(super) struct Source<'a> {
     flags: &'a Flags,
     prompts: Vec<Prompt>,
@@ -32,8 +32,8 @@ impl<'a> Source<'a> {
         Ok(Self { flags, prompts, settings, path })
     }
 
-    /// Most texts.
-    fn texts(&self) -> usize {
+    /// Most sequences.
+    fn sequences(&self) -> usize {
         let Settings { held_out, samples, .. } = self.settings;
         held_out + samples * self.prompts.len().saturating_sub(held_out)
     }
@@ -41,12 +41,12 @@ impl<'a> Source<'a> {
     /// Most rows.
     pub(super) fn row_count(&self) -> usize {
         let Settings { predict, len, prompt_rows, .. } = self.settings;
-        self.texts() * if prompt_rows { len } else { predict }
+        self.sequences() * if prompt_rows { len } else { predict }
     }
 
-    /// Most tokens of all texts.
+    /// Most tokens of all sequences.
     pub(super) fn token_count(&self) -> usize {
-        self.texts() * self.settings.len
+        self.sequences() * self.settings.len
     }
 
     /// Where the rows are kept.
@@ -59,7 +59,7 @@ impl<'a> Source<'a> {
         let Settings { listed, len, .. } = self.settings;
         match self.path.exists() {
             true => 0,
-            false => (self.row_count() * 8 * listed + self.texts() * 4 * len) as u64,
+            false => (self.row_count() * 8 * listed + self.sequences() * 4 * len) as u64,
         }
     }
 
@@ -71,7 +71,7 @@ impl<'a> Source<'a> {
         }
         let partial = beside(&path, "partial");
         let done = match partial.exists() {
-            true => known(&partial, &settings)?.texts,
+            true => known(&partial, &settings)?.sequences,
             false => Vec::new(),
         };
         let running =
@@ -89,8 +89,8 @@ impl<'a> Source<'a> {
         if !complete {
             rows.write(&partial)?;
             say(&format!(
-                "stopped after {} texts: the same flags go on from there",
-                rows.texts.len()
+                "stopped after {} sequences: the same flags go on from there",
+                rows.sequences.len()
             ));
             return Ok(None);
         }
@@ -101,11 +101,11 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What is said and kept while the target writes.
+/// What is said and kept while the target generates.
 struct Collecting<'a> {
     line: Line,
     start: Instant,
-    /// Texts that an earlier run made.
+    /// Sequences that an earlier run made.
     before: usize,
     partial: &'a Path,
     kept: Instant,
@@ -124,7 +124,7 @@ impl Watch for Collecting<'_> {
             }
         };
         self.line.show(done == wanted, || {
-            format!("{done} of {wanted} texts, {pace:.0} tokens a second{left}")
+            format!("{done} of {wanted} sequences, {pace:.0} tokens a second{left}")
         });
     }
 

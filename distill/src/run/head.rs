@@ -90,7 +90,7 @@ fn refuse(flags: &Flags) -> anyhow::Result<()> {
     );
     ensure!(
         flags.training.on_policy == 0.0,
-        "--head learns to go on from its own states over the target's texts: leave out --on-policy"
+        "--head learns to go on from its own states over the target's sequences: leave out --on-policy"
     );
     ensure!(
         !flags.training.train_embeddings,
@@ -108,7 +108,7 @@ fn refuse(flags: &Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has the target read the texts. Returns false if it was stopped.
+/// Has the target read the sequences. Returns false if it was stopped.
 fn read(
     flags: &Flags,
     (rows, shape): (&Rows, &HeadShape),
@@ -123,12 +123,12 @@ fn read(
     let mut line = Line::new();
     let passed = |done: usize, all: usize| {
         line.show(done == all, || {
-            format!("{done} of {all} texts read by {}", file_name(&flags.model))
+            format!("{done} of {all} sequences read by {}", file_name(&flags.model))
         });
     };
     let complete = head::collect(&flags.model, (rows, shape), features, &running, passed)?;
     if !complete {
-        say("stopped while the target read the texts: the same flags go on from there");
+        say("stopped while the target read the sequences: the same flags go on from there");
     }
     Ok(complete)
 }

@@ -38,7 +38,7 @@ const WORDS: [(&str, &str); 6] = [
     (
         "±",
         "To either side of it are 95 % of what other prompts of the kind would give, by the spread over the \
-         texts that are held out. It says nothing about another training.",
+         sequences that are held out. It says nothing about another training.",
     ),
     (
         "loss",

@@ -41,19 +41,20 @@ fn student() -> ModelPupil {
     ModelPupil { student, words: None }
 }
 
-/// Texts in which each token is followed by a certain other four times out of five.
+/// Sequences in which each token is followed by a certain other four times out of five.
 fn rows() -> Rows {
-    let text = |first: u32, len: usize, held_out: bool| {
-        let mut text = Text { held_out, prompt_len: 2, tokens: vec![first, 1], ..Text::default() };
+    let sequence = |first: u32, len: usize, held_out: bool| {
+        let mut sequence =
+            Sequence { held_out, prompt_len: 2, tokens: vec![first, 1], ..Sequence::default() };
         for _ in 0..len {
-            let next = (text.tokens.last().unwrap() * 3 + 1) % VOCAB;
-            text.row_tokens.extend([next, (next + 1) % VOCAB]);
-            text.row_shares.extend([0.8, 0.15]);
-            text.tokens.push((next + first) % VOCAB);
+            let next = (sequence.tokens.last().unwrap() * 3 + 1) % VOCAB;
+            sequence.row_tokens.extend([next, (next + 1) % VOCAB]);
+            sequence.row_shares.extend([0.8, 0.15]);
+            sequence.tokens.push((next + first) % VOCAB);
         }
-        text
+        sequence
     };
-    let texts = (0..24).map(|at| text(at % VOCAB, 4 + at as usize % 7, at % 6 == 0));
+    let sequences = (0..24).map(|at| sequence(at % VOCAB, 4 + at as usize % 7, at % 6 == 0));
     let settings = Settings {
         target: String::new(),
         vocab: VOCAB as usize,
@@ -67,7 +68,7 @@ fn rows() -> Rows {
         prompt_rows: false,
         seed: 0,
     };
-    Rows { settings, texts: texts.collect() }
+    Rows { settings, sequences: sequences.collect() }
 }
 
 fn plan() -> Plan {
@@ -101,16 +102,16 @@ fn place(name: &str) -> PathBuf {
 #[test]
 fn a_batch_is_split_into_parts_of_about_one_length_and_nothing_is_lost() {
     let rows = rows();
-    let texts: Vec<&Text> = rows.texts.iter().collect();
-    let len = |text: &Text| text.tokens.len();
+    let sequences: Vec<&Sequence> = rows.sequences.iter().collect();
+    let len = |sequence: &Sequence| sequence.tokens.len();
     for count in [1, 2, 5, 100] {
-        let parts = split(&texts, len, count);
-        assert_eq!(parts.len(), count.min(texts.len()));
+        let parts = split(&sequences, len, count);
+        assert_eq!(parts.len(), count.min(sequences.len()));
         let lens: Vec<usize> =
             parts.iter().map(|part| part.iter().map(|it| len(it)).sum()).collect();
-        assert_eq!(lens.iter().sum::<usize>(), texts.iter().map(|it| len(it)).sum::<usize>());
-        assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), texts.len());
-        let longest = texts.iter().map(|it| len(it)).max();
+        assert_eq!(lens.iter().sum::<usize>(), sequences.iter().map(|it| len(it)).sum::<usize>());
+        assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), sequences.len());
+        let longest = sequences.iter().map(|it| len(it)).max();
         assert!(
             lens.iter().max().zip(lens.iter().min()).map(|(a, b)| a - b) <= longest,
             "{lens:?}"
@@ -180,20 +181,20 @@ fn every_text_is_learned_from_once_an_epoch_and_none_that_is_held_out() {
         let mut all: Vec<usize> = batches.iter().flatten().copied().collect();
         orders.push(all.clone());
         all.sort_unstable();
-        let learned = rows.texts.iter().enumerate().filter(|(_, text)| !text.held_out);
+        let learned = rows.sequences.iter().enumerate().filter(|(_, sequence)| !sequence.held_out);
         assert!(all.into_iter().eq(learned.map(|(place, _)| place)));
         for batch in &batches {
-            let tokens: usize = batch.iter().map(|&it| rows.texts[it].tokens.len()).sum();
+            let tokens: usize = batch.iter().map(|&it| rows.sequences[it].tokens.len()).sum();
             assert!(tokens <= plan.batch_tokens || batch.len() == 1);
         }
     }
     assert_ne!(orders[0], orders[1]);
 }
 
-/// What a student may have written in place of a text: another token, and another row for it.
-fn own_text(text: &Text) -> Text {
-    let mut own = text.clone();
-    own.tokens.truncate(text.prompt_len + 2);
+/// What a student may have written in place of a sequence: another token, and another row for it.
+fn own_text(sequence: &Sequence) -> Sequence {
+    let mut own = sequence.clone();
+    own.tokens.truncate(sequence.prompt_len + 2);
     own.row_tokens = vec![5, 6, 7, 8];
     own.row_shares = vec![0.5, 0.25, 0.5, 0.25];
     own
@@ -203,8 +204,9 @@ fn run_with_own(trainer: &mut Trainer<'_, ModelPupil>, until: u64) {
     while trainer.progress.step < until {
         let places = trainer.wants_own();
         if !places.is_empty() {
-            let texts = places.iter().map(|&it| own_text(&trainer.rows.texts[it])).collect();
-            trainer.set_own(&places, texts);
+            let sequences =
+                places.iter().map(|&it| own_text(&trainer.rows.sequences[it])).collect();
+            trainer.set_own(&places, sequences);
         }
         trainer.step().unwrap();
     }
@@ -220,14 +222,14 @@ fn a_share_of_the_texts_is_the_student_s_own_after_the_first_epoch() {
     }
     let places = trainer.wants_own();
     assert_eq!(places.len(), 10, "half of 20");
-    assert!(places.iter().all(|&it| !rows.texts[it].held_out));
-    let texts = places.iter().map(|&it| own_text(&rows.texts[it])).collect();
-    trainer.set_own(&places, texts);
+    assert!(places.iter().all(|&it| !rows.sequences[it].held_out));
+    let sequences = places.iter().map(|&it| own_text(&rows.sequences[it])).collect();
+    trainer.set_own(&places, sequences);
     assert!(trainer.wants_own().is_empty(), "once an epoch");
     let mut learned: Vec<usize> = trainer.batches().concat();
     learned.sort_unstable();
-    assert_eq!(learned.len(), 20, "own texts come in place of the target's");
-    assert_eq!(trainer.text(places[0]).tokens.len(), rows.texts[places[0]].prompt_len + 2);
+    assert_eq!(learned.len(), 20, "own sequences come in place of the target's");
+    assert_eq!(trainer.sequence(places[0]).tokens.len(), rows.sequences[places[0]].prompt_len + 2);
     while trainer.progress.epoch == 1 {
         trainer.step().unwrap();
     }
@@ -276,10 +278,10 @@ fn it_ends_when_measurements_are_no_better() {
 fn texts_count_by_their_rows_and_stray_as_wholes() {
     let rows =
         |overlap: f64, count: usize| vec![Measures { overlap, ..Measures::default() }; count];
-    let texts = [rows(0.2, 10), rows(0.6, 10)];
-    let mean = Measures::mean(&texts.concat());
-    let error = standard_error(&texts, mean);
-    // Two texts, 0.2 to either side: as of two numbers, not of twenty.
+    let sequences = [rows(0.2, 10), rows(0.6, 10)];
+    let mean = Measures::mean(&sequences.concat());
+    let error = standard_error(&sequences, mean);
+    // Two sequences, 0.2 to either side: as of two numbers, not of twenty.
     assert!((error.overlap - 0.2).abs() < 1e-12, "{error:?}");
     let same = [rows(0.4, 3), rows(0.4, 9)];
     assert!(standard_error(&same, Measures::mean(&same.concat())).overlap < 1e-12);
