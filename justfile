@@ -300,7 +300,7 @@ builds *args:
     RUSTFLAGS="-C target-cpu=x86-64-v3" tools/package.sh static
     python3 bench/decode/builds.py {{ args }}
 
-# A build with Vulkan on a real driver, an hour and a half on two cores: writes bench/gpu/vulkan.md. Wants glslc, spirv-headers, vulkan-tools,
+# A build with Vulkan on a real driver, half an hour on two cores after the build: writes bench/gpu/vulkan.md. Wants glslc, spirv-headers, vulkan-tools,
 # libvulkan-dev (1.3.272 or newer) and, without a card, mesa-vulkan-drivers.
 vulkan:
     python3 bench/gpu/vulkan.py

@@ -110,6 +110,7 @@ impl ModelFlags {
             },
             controller,
             keep_gates: None,
+            embedding: None,
             decoder,
         };
         let config = HostConfig {
