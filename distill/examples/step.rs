@@ -45,9 +45,9 @@ fn main() -> candle_core::Result<()> {
     let mut student = Student::new(shape, (embedding, None), weights, len)?;
     let batch =
         Batch { tokens: (0..).take(len).collect(), lens: vec![len], asked: (0..len).collect() };
-    let (tokens, shares): (Vec<u32>, Vec<f32>) = ((0..64).collect(), vec![0.015; 64]);
+    let (tokens, probs): (Vec<u32>, Vec<f32>) = ((0..64).collect(), vec![0.015; 64]);
     let ask = |_: usize, _: usize, logits: &mut [f32]| {
-        let row = Row { tokens: &tokens, shares: &shares };
+        let row = Row { tokens: &tokens, probs: &probs };
         compare(Divergence::ForwardKl, row, logits, 1.0, 1e-3)
     };
     let mut adam = Adam::new(&student.weights);

@@ -144,9 +144,7 @@ fn score_prompts(
         }
         let scored = scored?;
         sequence.row_tokens.splice(..0, scored.iter().flat_map(|row| row.tokens.iter().copied()));
-        sequence
-            .row_shares
-            .splice(..0, scored.iter().flat_map(|row| row.listed_shares.iter().copied()));
+        sequence.row_probs.splice(..0, scored.iter().flat_map(|row| row.probs.iter().copied()));
         sequence.prompt_rows = sequence.prompt_len - 1;
     }
     Ok(true)
@@ -177,7 +175,7 @@ pub(crate) fn score(
     };
     let mut output = Output::default();
     engine.extend(&[step], &mut output).context("the target failed")?;
-    let listed = |row: usize| list(&shares(output.row(row), settings.row_temperature()), settings);
+    let listed = |row: usize| list(&softmax(output.row(row), settings.row_temperature()), settings);
     Ok((0..output.len()).into_par_iter().map(listed).collect())
 }
 
@@ -282,13 +280,13 @@ impl Decoding {
 
     /// Draws the next token from a row of logits, and notes the row.
     fn draw(&mut self, logits: &[f32], settings: &Settings, vocab: &impl Tokenizer) {
-        let shares = shares(logits, settings.row_temperature());
-        let row = list(&shares, settings);
+        let probs = softmax(logits, settings.row_temperature());
+        let row = list(&probs, settings);
         let token = match settings.temperature > 0.0 {
-            true => pick(&shares, unit(&mut self.chance)),
+            true => pick(&probs, unit(&mut self.chance)),
             false => row.tokens[0],
         };
-        self.sequence.row_shares.extend(row.listed_shares);
+        self.sequence.row_probs.extend(row.probs);
         self.sequence.row_tokens.extend(row.tokens);
         self.sequence.tokens.push(token);
         let drawn = self.sequence.tokens.len() - self.sequence.prompt_len;
@@ -296,48 +294,47 @@ impl Decoding {
     }
 }
 
-/// The likeliest tokens of a row, in falling order, and their shares.
+/// The likeliest tokens of a row, in falling order, and their probabilities.
 pub(crate) struct Listed {
     pub(crate) tokens: Vec<u32>,
-    pub(crate) listed_shares: Vec<f32>,
+    pub(crate) probs: Vec<f32>,
 }
 
-/// Lists the likeliest tokens of a row of shares.
-fn list(shares: &[f32], settings: &Settings) -> Listed {
-    let mut tokens: Vec<u32> = (0..).take(shares.len()).collect();
+/// Lists the likeliest tokens of a row of probabilities.
+fn list(probs: &[f32], settings: &Settings) -> Listed {
+    let mut tokens: Vec<u32> = (0..).take(probs.len()).collect();
     let count = settings.listed.min(tokens.len());
-    let falling = |a: &u32, b: &u32| {
-        shares[*b as usize].total_cmp(&shares[*a as usize]).then_with(|| a.cmp(b))
-    };
+    let falling =
+        |a: &u32, b: &u32| probs[*b as usize].total_cmp(&probs[*a as usize]).then_with(|| a.cmp(b));
     if count < tokens.len() {
         tokens.select_nth_unstable_by(count, falling);
     }
     tokens.truncate(count);
     tokens.sort_unstable_by(falling);
-    let listed_shares = tokens.iter().map(|&token| shares[token as usize]).collect();
-    Listed { tokens, listed_shares }
+    let probs = tokens.iter().map(|&token| probs[token as usize]).collect();
+    Listed { tokens, probs }
 }
 
 /// Probabilities at a temperature.
-#[expect(clippy::cast_possible_truncation, reason = "shares are kept as f32")]
-fn shares(logits: &[f32], temperature: f64) -> Vec<f32> {
+#[expect(clippy::cast_possible_truncation, reason = "probabilities are kept as f32")]
+fn softmax(logits: &[f32], temperature: f64) -> Vec<f32> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sharp = (1.0 / temperature) as f32;
-    let mut shares: Vec<f32> = logits.iter().map(|&it| ((it - most) * sharp).exp()).collect();
-    let all: f64 = shares.iter().copied().map(f64::from).sum();
+    let mut probs: Vec<f32> = logits.iter().map(|&it| ((it - most) * sharp).exp()).collect();
+    let all: f64 = probs.iter().copied().map(f64::from).sum();
     let scale = (1.0 / all) as f32;
-    shares.iter_mut().for_each(|it| *it *= scale);
-    shares
+    probs.iter_mut().for_each(|it| *it *= scale);
+    probs
 }
 
-/// The token at which the shares add up to more than `point`.
-fn pick(shares: &[f32], point: f64) -> u32 {
-    let all: f64 = shares.iter().copied().map(f64::from).sum();
+/// The token at which the probabilities add up to more than `point`.
+fn pick(probs: &[f32], point: f64) -> u32 {
+    let all: f64 = probs.iter().copied().map(f64::from).sum();
     let (mut left, mut last) = (point * all, 0);
-    for (token, &share) in (0..).zip(shares) {
-        if share > 0.0 {
+    for (token, &prob) in (0..).zip(probs) {
+        if prob > 0.0 {
             last = token;
-            left -= f64::from(share);
+            left -= f64::from(prob);
             if left < 0.0 {
                 break;
             }
@@ -368,14 +365,14 @@ mod tests {
 
     #[test]
     fn every_token_is_picked_as_often_as_its_share() {
-        let shares = shares(&[1.0, f32::NEG_INFINITY, 0.0, 2.0], 0.5);
+        let probs = softmax(&[1.0, f32::NEG_INFINITY, 0.0, 2.0], 0.5);
         let steps = 100_000;
         let mut counts = [0.0; 4];
         for step in 0..steps {
-            counts[pick(&shares, f64::from(step) / f64::from(steps)) as usize] += 1.0;
+            counts[pick(&probs, f64::from(step) / f64::from(steps)) as usize] += 1.0;
         }
-        for (count, &share) in counts.iter().zip(&shares) {
-            assert!((count / f64::from(steps) - f64::from(share)).abs() < 2e-5, "{counts:?}");
+        for (count, &prob) in counts.iter().zip(&probs) {
+            assert!((count / f64::from(steps) - f64::from(prob)).abs() < 2e-5, "{counts:?}");
         }
         assert_eq!(counts[1], 0.0);
     }

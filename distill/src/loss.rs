@@ -1,6 +1,6 @@
 //! How far a student's row is from the target's, and the slope of it.
 //!
-//! The target's rows are sparse: their likeliest tokens, and one share for all others together. The
+//! The target's rows are sparse: their likeliest tokens, and one probability for all others together. The
 //! student's row is summed up the same way, so that a divergence is one between distributions, and at
 //! most what it would be over the whole vocabulary. Overlap counts the listed tokens alone, so it is at
 //! most what it would be, too.
@@ -25,14 +25,14 @@ impl Real for f64 {
     }
 }
 
-/// The least share that a logarithm is taken of.
+/// The least probability that a logarithm is taken of.
 const LEAST: f64 = 1e-9;
 
 /// What training makes small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Divergence {
-    /// Kullback-Leibler from target to student: the student gives a share to all that the target may say
+    /// Kullback-Leibler from target to student: the student covers all that the target may say
     #[value(name = "kl")]
     ForwardKl,
     /// Kullback-Leibler from student to target: the student says only what the target may say
@@ -45,12 +45,12 @@ pub enum Divergence {
 }
 
 impl Divergence {
-    /// What a pair of shares adds to the divergence, and its slope by the student's.
+    /// What a pair of probabilities adds to the divergence, and its slope by the student's.
     fn term(self, target: f64, student: f64) -> (f64, f64) {
         let half = 0.5 * (target + student).max(LEAST);
         let log = |of: f64, by: f64| (of.max(LEAST) / by.max(LEAST)).ln();
         match self {
-            // Its slope is what lifts a share of zero, so it has no least but that of division.
+            // Its slope is what lifts a probability of zero, so it has no least but that of division.
             Self::ForwardKl => {
                 let student = student.max(f64::MIN_POSITIVE);
                 (
@@ -68,13 +68,13 @@ impl Divergence {
     }
 }
 
-/// A row of the target: its likeliest tokens, in falling order, with their shares.
+/// A row of the target: its likeliest tokens, in falling order, with their probabilities.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
     /// The tokens.
     pub tokens: &'a [u32],
-    /// Their shares.
-    pub shares: &'a [f32],
+    /// Their probabilities.
+    pub probs: &'a [f32],
 }
 
 /// What a student's row came to.
@@ -82,7 +82,7 @@ pub struct Row<'a> {
 pub struct Measures {
     /// The divergence.
     pub loss: f64,
-    /// Sum of the smaller of the two shares: the probability that a token drafted here is accepted.
+    /// Sum of the smaller of the two probabilities: the probability that a token drafted here is accepted.
     pub overlap: f64,
     /// Whether both find the same token likeliest: 1 or 0.
     pub agreement: f64,
@@ -137,15 +137,15 @@ pub fn compare<F: Real>(
         mean += student * slope;
         slope
     };
-    for (&token, &share) in row.tokens.iter().zip(row.shares) {
-        let (target, student) = (f64::from(share), logits[token as usize].to_f64() / all);
+    for (&token, &prob) in row.tokens.iter().zip(row.probs) {
+        let (target, student) = (f64::from(prob), logits[token as usize].to_f64() / all);
         (listed, student_listed) = (listed + target, student_listed + student);
         slopes.push((student, visit(target, student)));
     }
     let others = (1.0 - student_listed).max(0.0);
     let slope = visit((1.0 - listed).max(0.0), others);
-    for (&share, (student, _)) in row.shares.iter().zip(&slopes) {
-        measures.overlap += f64::from(share).min(*student);
+    for (&prob, (student, _)) in row.probs.iter().zip(&slopes) {
+        measures.overlap += f64::from(prob).min(*student);
     }
     let weight = weight / temperature;
     let factor = F::from_f64(if others > 0.0 { weight * (slope - mean) / all } else { 0.0 });
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn slopes_are_those_of_differences() {
         let logits: Vec<f64> = (0..12).map(|at| 2.0 * f64::from(at).sin()).collect();
-        let row = Row { tokens: &[3, 1, 8], shares: &[0.5, 0.2, 0.1] };
+        let row = Row { tokens: &[3, 1, 8], probs: &[0.5, 0.2, 0.1] };
         for divergence in ALL {
             for temperature in [0.6, 1.0, 1.7] {
                 let loss = |logits: &[f64]| {
@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn a_student_that_says_the_same_has_no_loss_and_full_overlap() {
-        let shares = [0.4_f32, 0.35, 0.25];
-        let logits: Vec<f64> = shares.iter().map(|&share| f64::from(share).ln()).collect();
+        let probs = [0.4_f32, 0.35, 0.25];
+        let logits: Vec<f64> = probs.iter().map(|&prob| f64::from(prob).ln()).collect();
         for divergence in ALL {
-            let row = Row { tokens: &[0, 1, 2], shares: &shares };
+            let row = Row { tokens: &[0, 1, 2], probs: &probs };
             let found = compare(divergence, row, &mut logits.clone(), 1.0, 1.0);
             assert!(found.loss.abs() < 1e-6, "{divergence:?}: {found:?}");
             assert!((found.overlap - 1.0).abs() < 1e-6 && found.agreement > 0.5, "{found:?}");
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn total_variation_is_what_overlap_lacks() {
         let mut logits = vec![1.0, 0.3, -0.7];
-        let row = Row { tokens: &[1, 0, 2], shares: &[0.6, 0.3, 0.1] };
+        let row = Row { tokens: &[1, 0, 2], probs: &[0.6, 0.3, 0.1] };
         let found = compare(Divergence::Tv, row, &mut logits, 1.0, 1.0);
         assert!((found.loss + found.overlap - 1.0).abs() < 1e-7, "{found:?}");
         assert!(found.agreement < 0.5);

@@ -66,10 +66,10 @@ fn score_own(
     settings: &Settings,
 ) -> anyhow::Result<Sequence> {
     sequence.row_tokens.clear();
-    sequence.row_shares.clear();
+    sequence.row_probs.clear();
     for row in score(engine, &sequence.tokens, sequence.prompt_len, settings)? {
         sequence.row_tokens.extend(row.tokens);
-        sequence.row_shares.extend(row.listed_shares);
+        sequence.row_probs.extend(row.probs);
     }
     Ok(sequence)
 }

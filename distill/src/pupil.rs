@@ -155,7 +155,7 @@ impl<'a> Lesson<'a> {
             logits[token as usize] = f32::NEG_INFINITY;
         }
         let own = words.translate(row);
-        let row = Row { tokens: &own.tokens, shares: &own.shares };
+        let row = Row { tokens: &own.tokens, probs: &own.probs };
         let mut found = compare(divergence, row, logits, temperature, weight);
         if !own.has_likeliest {
             found.agreement = 0.0;

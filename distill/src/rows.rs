@@ -1,8 +1,8 @@
 //! What a target said, and its rows: the data a student learns from.
 //!
 //! For each token that the target drew there is the row it was drawn from, sparse: the likeliest tokens
-//! with their shares. What the others have together is what the shares lack to one. The tokens of a prompt
-//! may have rows too: what the target would have said there.
+//! with their probabilities. What these lack to one is what all other tokens have together. The tokens of a
+//! prompt may have rows too: what the target would have said there.
 
 use std::path::Path;
 
@@ -61,8 +61,8 @@ pub struct Sequence {
     pub tokens: Vec<u32>,
     /// The tokens of all rows, one row for each token from [`Sequence::first_row`] on.
     pub row_tokens: Vec<u32>,
-    /// Their shares.
-    pub row_shares: Vec<f32>,
+    /// Their probabilities.
+    pub row_probs: Vec<f32>,
 }
 
 impl Sequence {
@@ -80,7 +80,7 @@ impl Sequence {
     pub fn row(&self, index: usize) -> Row<'_> {
         let listed = self.row_tokens.len() / self.row_count().max(1);
         let place = index * listed..(index + 1) * listed;
-        Row { tokens: &self.row_tokens[place.clone()], shares: &self.row_shares[place] }
+        Row { tokens: &self.row_tokens[place.clone()], probs: &self.row_probs[place] }
     }
 
     pub(crate) fn write(&self, writer: &mut Writer) -> anyhow::Result<()> {
@@ -89,7 +89,7 @@ impl Sequence {
         writer.write_integers(&[self.id, u32::from(self.held_out), prompt, prompt_rows, all])?;
         writer.write_integers(&self.tokens)?;
         writer.write_integers(&self.row_tokens)?;
-        writer.write_floats(&self.row_shares)
+        writer.write_floats(&self.row_probs)
     }
 
     pub(crate) fn read(settings: &Settings, reader: &mut Reader) -> anyhow::Result<Self> {
@@ -105,8 +105,8 @@ impl Sequence {
         let row_tokens = reader.integers(listed)?;
         let known = |&token: &u32| (token as usize) < settings.vocab;
         ensure!(tokens.iter().chain(&row_tokens).all(known), "a token out of range");
-        let row_shares = reader.floats(listed)?;
-        Ok(Self { id, held_out, prompt_len, prompt_rows, tokens, row_tokens, row_shares })
+        let row_probs = reader.floats(listed)?;
+        Ok(Self { id, held_out, prompt_len, prompt_rows, tokens, row_tokens, row_probs })
     }
 }
 
@@ -181,15 +181,15 @@ mod tests {
             prompt_rows: 0,
             tokens: vec![1, 2, 3, 4],
             row_tokens: vec![3, 5, 4, 0],
-            row_shares: vec![0.5, 0.25, 0.75, 0.1],
+            row_probs: vec![0.5, 0.25, 0.75, 0.1],
         };
         let row = sequence.row(1);
-        assert_eq!((row.tokens, row.shares), (&[4, 0][..], &[0.75, 0.1][..]));
+        assert_eq!((row.tokens, row.probs), (&[4, 0][..], &[0.75, 0.1][..]));
         let learned = Sequence {
             held_out: false,
             prompt_rows: 1,
             row_tokens: vec![9, 8, 3, 5, 4, 0],
-            row_shares: vec![0.3, 0.2, 0.5, 0.25, 0.75, 0.1],
+            row_probs: vec![0.3, 0.2, 0.5, 0.25, 0.75, 0.1],
             ..sequence.clone()
         };
         assert_eq!((learned.first_row(), learned.row(0).tokens), (1, &[9, 8][..]));

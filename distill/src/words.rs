@@ -2,7 +2,7 @@
 //!
 //! What the target wrote is spelled in the student's tokens, as a drafter does, and the target's rows are
 //! compared where one of its tokens ends. Of a row, the tokens count that the student has too; all others are
-//! among the rest. What the student alone knows is never drafted, so it has no share here either.
+//! among the rest. What the student alone knows is never drafted, so it has no probability here either.
 
 use forerun_decode::{Token, Tokenizer, VocabMap};
 
@@ -24,8 +24,8 @@ pub struct Words {
 pub struct Translated {
     /// The tokens that both have.
     pub tokens: Vec<u32>,
-    /// Their shares.
-    pub shares: Vec<f32>,
+    /// Their probabilities.
+    pub probs: Vec<f32>,
     /// Whether the likeliest is among them.
     pub has_likeliest: bool,
 }
@@ -83,10 +83,10 @@ pub(crate) fn translate(row: Row<'_>, same: &[Option<u32>]) -> Translated {
         has_likeliest: row.tokens.first().is_some_and(|&token| same(token).is_some()),
         ..Translated::default()
     };
-    for (&token, &share) in row.tokens.iter().zip(row.shares) {
+    for (&token, &prob) in row.tokens.iter().zip(row.probs) {
         if let Some(token) = same(token) {
             translated.tokens.push(token);
-            translated.shares.push(share);
+            translated.probs.push(prob);
         }
     }
     translated
@@ -104,9 +104,9 @@ mod tests {
             foreign: vec![0],
         };
         assert_eq!(words.len(&[1, 2, 1]), 5);
-        let row = |tokens: &[u32]| words.translate(Row { tokens, shares: &[0.5, 0.25, 0.1] });
-        let (tokens, shares) = (vec![2, 1], vec![0.5, 0.1]);
-        assert_eq!(row(&[2, 1, 0]), Translated { tokens, shares, has_likeliest: true });
+        let row = |tokens: &[u32]| words.translate(Row { tokens, probs: &[0.5, 0.25, 0.1] });
+        let (tokens, probs) = (vec![2, 1], vec![0.5, 0.1]);
+        assert_eq!(row(&[2, 1, 0]), Translated { tokens, probs, has_likeliest: true });
         assert!(!row(&[1, 2, 0]).has_likeliest);
     }
 }

@@ -66,14 +66,14 @@ fn student_rows(student: &Student<f32>, tokens: &[Token]) -> Vec<Vec<f32>> {
 /// Half the sum of what the probabilities of two rows differ by, at most over all rows.
 fn apart(some: &[Vec<f32>], others: &[Vec<f32>]) -> f64 {
     assert!(some.len() == others.len() && some.len() > 5);
-    let shares = |row: &[f32]| {
+    let softmax = |row: &[f32]| {
         let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weights: Vec<f64> = row.iter().map(|&it| f64::from(it - most).exp()).collect();
         let all: f64 = weights.iter().sum();
         weights.into_iter().map(|it| it / all).collect::<Vec<f64>>()
     };
     let gap = |(one, other): (&Vec<f32>, &Vec<f32>)| {
-        let pairs = shares(one).into_iter().zip(shares(other));
+        let pairs = softmax(one).into_iter().zip(softmax(other));
         0.5 * pairs.map(|(a, b)| (a - b).abs()).sum::<f64>()
     };
     some.iter().zip(others).map(gap).fold(0.0, f64::max)
@@ -278,7 +278,7 @@ fn the_target_has_nothing_to_learn_from_what_it_says_in_prompts() {
         let found = pupil.learn(&[vec![sequence]], by, &mut gradients).unwrap().remove(0);
         assert_eq!(found.len(), sequence.tokens.len() - 1);
         let listed =
-            |row: usize| sequence.row(row).shares.iter().copied().map(f64::from).sum::<f64>();
+            |row: usize| sequence.row(row).probs.iter().copied().map(f64::from).sum::<f64>();
         for rows in [0..sequence.prompt_rows, sequence.prompt_rows..found.len()] {
             let most = rows.clone().map(listed).sum::<f64>() / rows.len() as f64;
             let overlap = Measures::mean(&found[rows]).overlap;
@@ -303,13 +303,13 @@ fn the_target_with_a_trimmed_vocabulary_lacks_what_was_cut_and_nothing_else() {
     let student = gguf::student(&file, Chosen::default(), len_max(&rows, Some(&words))).unwrap();
     let pupil = ModelPupil { student, words: Some(words.clone()) };
     let found = measure(&pupil, &rows, (Divergence::Tv, 512)).unwrap()[0].mean;
-    // Its rows are the target's, scaled up to one: of each token they overlap in the target's share.
+    // Its rows are the target's, scaled up to one: of each token they overlap in the target's probability.
     let held_out = rows.sequences.iter().filter(|it| it.held_out);
     let kept: Vec<f64> = held_out
         .flat_map(|sequence| {
             (0..sequence.row_count()).map(|row| words.translate(sequence.row(row)))
         })
-        .map(|row| row.shares.iter().copied().map(f64::from).sum())
+        .map(|row| row.probs.iter().copied().map(f64::from).sum())
         .collect();
     let expected = kept.iter().sum::<f64>() / kept.len() as f64;
     assert!((0.5..0.98).contains(&expected), "something was cut: {expected}");

@@ -38,8 +38,8 @@ fn sequences(target: &Model, tokens: &[Token]) -> Sequences {
     };
     let tokens: Vec<u32> = tokens.iter().map(|it| it.0).collect();
     let prompt_len = tokens.len() - 5;
-    let (row_tokens, row_shares) = (tokens[prompt_len..].to_vec(), vec![0.5; 5]);
-    let sequence = Sequence { prompt_len, tokens, row_tokens, row_shares, ..Sequence::default() };
+    let (row_tokens, row_probs) = (tokens[prompt_len..].to_vec(), vec![0.5; 5]);
+    let sequence = Sequence { prompt_len, tokens, row_tokens, row_probs, ..Sequence::default() };
     Sequences { settings, sequences: vec![sequence] }
 }
 
@@ -122,14 +122,14 @@ fn llama_rows(target: &Model, head: &Model, tokens: &[Token]) -> Vec<Vec<f32>> {
 /// Half the sum of what the probabilities of two rows differ by, at most over all rows.
 fn apart(some: &[Vec<f32>], others: &[Vec<f32>]) -> f64 {
     assert!(some.len() == others.len() && some.len() > 5 * DEPTH);
-    let shares = |row: &[f32]| {
+    let softmax = |row: &[f32]| {
         let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weights: Vec<f64> = row.iter().map(|&it| f64::from(it - most).exp()).collect();
         let all: f64 = weights.iter().sum();
         weights.into_iter().map(|it| it / all).collect::<Vec<f64>>()
     };
     let gap = |(one, other): (&Vec<f32>, &Vec<f32>)| {
-        let pairs = shares(one).into_iter().zip(shares(other));
+        let pairs = softmax(one).into_iter().zip(softmax(other));
         0.5 * pairs.map(|(a, b)| (a - b).abs()).sum::<f64>()
     };
     some.iter().zip(others).map(gap).fold(0.0, f64::max)

@@ -188,7 +188,7 @@ fn a_run_that_was_stopped_and_killed_writes_the_same_file_once_it_is_resumed() {
 
 #[cfg(unix)]
 #[test]
-fn a_student_learns_from_its_own_texts_and_is_the_same_after_a_stop() {
+fn a_student_learns_from_its_own_sequences_and_is_the_same_after_a_stop() {
     let runs = Runs::new(
         "own",
         &["--epochs", "10", "--on-policy", "0.5", "--patience", "1000", "--rows", "all.rows"],
@@ -198,7 +198,7 @@ fn a_student_learns_from_its_own_texts_and_is_the_same_after_a_stop() {
     let curve = overlaps(&said);
     assert!(curve.last().unwrap() > &(curve[0] + 0.05), "{curve:?}");
     let mut going = Going::begin(runs.command("draft.gguf", &[]));
-    going.until(|line| line.contains("epoch 4: the student wrote"));
+    going.until(|line| line.contains("epoch 4: the student generated"));
     let process = going.child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &process]).status().unwrap().success());
     going.until(|line| line.contains("go on with the same flags and --resume"));
@@ -286,7 +286,7 @@ fn a_student_with_a_transplanted_vocabulary_is_trained_with_its_embeddings() {
     // With all tokens it is as if it had always had them: it may write its own sequences.
     let own = ["--transplant", "1000000", "--on-policy", "0.5"];
     let said = runs.done("all.gguf", &[&student[..], &own].concat());
-    assert!(said.contains("epoch 2: the student wrote"), "{said}");
+    assert!(said.contains("epoch 2: the student generated"), "{said}");
     let target = load(&model_path("zoo/llama.gguf"));
     assert_eq!(load(&runs.file("all.gguf")).vocab_len(), target.vocab_len());
     let refused = runs.refused("no.gguf", &[&student[..], &["--transplant", "5"]].concat());

@@ -1,10 +1,12 @@
 """Prompts that the real server records: read back, they are the tokens that it decoded."""
 
 import json
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import SEA, Server, wait_until
 
 CHAT = "/v1/chat/completions"
@@ -41,4 +43,30 @@ def test_recorded_prompts_are_tokenised_to_what_was_decoded(start: Callable[...,
         assert server.http.post("/tokenize", json=body).json()["tokens"] == tokens
     assert "secret-key" not in text
     assert path.stat().st_mode & 0o077 == 0
+    server.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of two pages."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs root")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_full_disk_leaves_no_half_line_and_stops_nobody(start: Callable[..., Server], small_disk: Path) -> None:
+    path = small_disk / "prompts.jsonl"
+    # So much room is left that a line begins to be written.
+    before = json.dumps({"rendered_prompt": "x" * 8_000}) + "\n"
+    path.write_text(before)
+    server = start("--record-prompts", str(path), drafter=None)
+    for _ in range(2):
+        body = {"prompt": "Once upon a time " * 30, "max_tokens": 1}
+        assert server.http.post(COMPLETIONS, json=body).status_code == 200
+    wait_until(lambda: any("the file cannot be written" in line for line in server.lines), 10, "a line in the log")
+    assert path.read_text() == before
     server.stop()

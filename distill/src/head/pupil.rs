@@ -150,7 +150,7 @@ impl<'a> Lesson<'a> {
         let By { divergence, temperature } = by;
         let Asked { sequence, row, .. } = self.asked[at];
         let own = self.vocab.translate(self.sequences[sequence].row(row));
-        let row = Row { tokens: &own.tokens, shares: &own.shares };
+        let row = Row { tokens: &own.tokens, probs: &own.probs };
         let mut found = compare(divergence, row, logits, temperature, weight);
         if !own.has_likeliest {
             found.agreement = 0.0;

@@ -53,7 +53,7 @@ fn gradients_of_all_weights_are_those_of_differences() {
     let mut head = head();
     let ask = |at: usize, logits: &mut [f64]| {
         let first = u32::try_from(at % 4).unwrap();
-        let row = Row { tokens: &[first, first + 3], shares: &[0.6, 0.25] };
+        let row = Row { tokens: &[first, first + 3], probs: &[0.6, 0.25] };
         compare(Divergence::Jsd, row, logits, 1.0, 1.0)
     };
     let mut gradients: Vec<Vec<f64>> = head.weights.iter().map(|it| vec![0.0; it.len()]).collect();

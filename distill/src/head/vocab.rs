@@ -23,8 +23,8 @@ impl DraftVocab {
             sequence.tokens[sequence.prompt_len..]
                 .iter()
                 .for_each(|&token| said[token as usize] += 1);
-            for (&token, &share) in sequence.row_tokens.iter().zip(&sequence.row_shares) {
-                likely[token as usize] += f64::from(share);
+            for (&token, &prob) in sequence.row_tokens.iter().zip(&sequence.row_probs) {
+                likely[token as usize] += f64::from(prob);
             }
         }
         let mut tokens: Vec<u32> = (0..).take(vocab).collect();
@@ -99,7 +99,7 @@ mod tests {
             prompt_len: 1,
             tokens: tokens.to_vec(),
             row_tokens: row_tokens.to_vec(),
-            row_shares: vec![0.5; 3],
+            row_probs: vec![0.5; 3],
             ..Sequence::default()
         };
         // Token 0 is in a prompt, 1 in what is held out alone, and 5 likelier than 4.
@@ -109,8 +109,8 @@ mod tests {
         let vocab = DraftVocab::frequent(&rows, 3);
         assert_eq!((vocab.tokens(), vocab.is_whole()), (&[2, 3, 5][..], false));
         assert!((vocab.reach(&rows) - 1.0 / 3.0).abs() < 1e-9);
-        let row = vocab.translate(Row { tokens: &[1, 5, 2], shares: &[0.5, 0.3, 0.1] });
-        assert_eq!((&row.tokens[..], &row.shares[..]), (&[2, 0][..], &[0.3, 0.1][..]));
+        let row = vocab.translate(Row { tokens: &[1, 5, 2], probs: &[0.5, 0.3, 0.1] });
+        assert_eq!((&row.tokens[..], &row.probs[..]), (&[2, 0][..], &[0.3, 0.1][..]));
         assert!(!row.has_likeliest);
         assert!(DraftVocab::frequent(&rows, 9).is_whole());
     }

@@ -195,7 +195,7 @@ pub(crate) enum Sees {
     Last(usize),
 }
 
-/// Shares of a row of scores.
+/// Softmax of each row of scores.
 #[derive(Clone, Copy)]
 struct Softmax {
     sees: Sees,
@@ -233,25 +233,25 @@ impl Kernel<1> for Softmax {
                 *made = (score - most).exp();
                 sum += *made;
             }
-            let share = F::one() / sum;
-            made.iter_mut().for_each(|it| *it *= share);
+            let scale = F::one() / sum;
+            made.iter_mut().for_each(|it| *it *= scale);
         });
         made
     }
 }
 
-/// The slope by the scores, from the shares and the slope by them.
+/// The slope by the scores, from the probabilities and the slope by them.
 struct SoftmaxSlope(Softmax);
 
 impl Kernel<2> for SoftmaxSlope {
-    fn run<F: Real>(&self, [shares, slope]: [&[F]; 2]) -> Vec<F> {
-        let mut made = vec![F::zero(); shares.len()];
+    fn run<F: Real>(&self, [probs, slope]: [&[F]; 2]) -> Vec<F> {
+        let mut made = vec![F::zero(); probs.len()];
         self.0.each_row(&mut made, |at, made| {
             let (seen, start) = (self.0.seen(at), at * self.0.width);
-            let (shares, slope) = (&shares[start..][seen.clone()], &slope[start..][seen.clone()]);
-            let mean = dot(shares, slope);
-            for ((made, &share), &slope) in made[seen].iter_mut().zip(shares).zip(slope) {
-                *made = share * (slope - mean);
+            let (probs, slope) = (&probs[start..][seen.clone()], &slope[start..][seen.clone()]);
+            let mean = dot(probs, slope);
+            for ((made, &prob), &slope) in made[seen].iter_mut().zip(probs).zip(slope) {
+                *made = prob * (slope - mean);
             }
         });
         made
@@ -265,13 +265,13 @@ impl CustomOp2 for SoftmaxSlope {
 
     fn cpu_fwd(
         &self,
-        shares: &CpuStorage,
-        shares_layout: &Layout,
+        probs: &CpuStorage,
+        probs_layout: &Layout,
         slope: &CpuStorage,
         slope_layout: &Layout,
     ) -> Result<(CpuStorage, Sizes)> {
-        let made = run(self, [(shares, shares_layout), (slope, slope_layout)])?;
-        Ok((made, shares_layout.shape().clone()))
+        let made = run(self, [(probs, probs_layout), (slope, slope_layout)])?;
+        Ok((made, probs_layout.shape().clone()))
     }
 }
 
@@ -284,13 +284,13 @@ impl CustomOp1 for Softmax {
         Ok((run(self, [(scores, layout)])?, layout.shape().clone()))
     }
 
-    fn bwd(&self, _: &Tensor, shares: &Tensor, slope: &Tensor) -> Result<Option<Tensor>> {
+    fn bwd(&self, _: &Tensor, probs: &Tensor, slope: &Tensor) -> Result<Option<Tensor>> {
         let slope = slope.contiguous()?;
-        Ok(Some(shares.apply_op2_no_bwd(&slope, &SoftmaxSlope(*self))?))
+        Ok(Some(probs.apply_op2_no_bwd(&slope, &SoftmaxSlope(*self))?))
     }
 }
 
-/// Shares of what each row of scores sees.
+/// Softmax over what each row of scores sees.
 pub(crate) fn softmax(scores: &Tensor, sees: Sees) -> Result<Tensor> {
     let width = scores.dim(candle_core::D::Minus1)?;
     scores.contiguous()?.apply_op1(Softmax { sees, width })
@@ -385,8 +385,8 @@ impl Gated {
         let (one, two) = (F::one(), F::one() + F::one());
         match self.0 {
             Activation::Silu => {
-                let share = one / (one + (F::zero() - gate).exp());
-                (gate * share, share * (one + gate * (one - share)))
+                let sigmoid = one / (one + (F::zero() - gate).exp());
+                (gate * sigmoid, sigmoid * (one + gate * (one - sigmoid)))
             }
             Activation::Gelu => {
                 let (inner, cube) =

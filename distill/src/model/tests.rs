@@ -81,7 +81,7 @@ fn parts() -> [Batch; 2] {
 fn ask(divergence: Divergence) -> impl Fn(usize, &mut [f64]) -> Measures + Sync {
     move |at, logits| {
         let first = u32::try_from(at % 5).unwrap();
-        let row = Row { tokens: &[first, first + 5], shares: &[0.6, 0.25] };
+        let row = Row { tokens: &[first, first + 5], probs: &[0.6, 0.25] };
         compare(divergence, row, logits, 1.0, 1.0)
     }
 }

@@ -49,7 +49,7 @@ fn rows() -> Rows {
         for _ in 0..len {
             let next = (sequence.tokens.last().unwrap() * 3 + 1) % VOCAB;
             sequence.row_tokens.extend([next, (next + 1) % VOCAB]);
-            sequence.row_shares.extend([0.8, 0.15]);
+            sequence.row_probs.extend([0.8, 0.15]);
             sequence.tokens.push((next + first) % VOCAB);
         }
         sequence
@@ -196,7 +196,7 @@ fn own_text(sequence: &Sequence) -> Sequence {
     let mut own = sequence.clone();
     own.tokens.truncate(sequence.prompt_len + 2);
     own.row_tokens = vec![5, 6, 7, 8];
-    own.row_shares = vec![0.5, 0.25, 0.5, 0.25];
+    own.row_probs = vec![0.5, 0.25, 0.5, 0.25];
     own
 }
 
