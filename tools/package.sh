@@ -5,8 +5,9 @@
 #   tools/package.sh static      one file, for the processor that RUSTFLAGS names (-C target-cpu=x86-64-v3)
 #   tools/package.sh wheel       the portable build as a Python wheel, with the module
 #   tools/package.sh linux       the portable build as deb and rpm
+#   tools/package.sh sbom        what is in them, as a CycloneDX file (wants cargo-cyclonedx)
 #
-# The last two pack what `portable` built, or the tree and into the folder that are named after them.
+# Wheel and linux pack what `portable` built, or the tree and into the folder that are named after them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -94,8 +95,13 @@ linux)
         VERSION=$version TREE=$tree ARCH=$(dpkg --print-architecture) nfpm package --config deploy/nfpm.yaml --packager "$format" --target "$out/"
     done
     ;;
+sbom)
+    mkdir -p "$out"
+    bill=$(python3 tools/sbom.py)
+    echo "$bill" >"$out/$name.cdx.json"
+    ;;
 *)
-    sed -n 's/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed -n '1,8p' >&2
+    sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

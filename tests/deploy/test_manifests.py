@@ -307,6 +307,20 @@ def test_the_image_is_the_one_that_is_built() -> None:
     assert 'ENTRYPOINT ["forerun", "serve", "--host", "0.0.0.0"]' in build
 
 
+def test_hadolint_finds_nothing_in_the_image_s_file() -> None:
+    # Debian's packages have no versions of their own here; the base of the last stages is one of the file's own; lists of packages
+    # stay only in stages that are not shipped.
+    ignored = [f"--ignore={rule}" for rule in ("DL3008", "DL3006", "DL3009")]
+    done = subprocess.run(["hadolint", *ignored, ROOT / "deploy/Containerfile"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_variant_of_the_image_has_its_tools_and_its_system() -> None:
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)", (ROOT / "deploy/Containerfile").read_text(), re.MULTILINE))
+    variants = {stage.removeprefix("tools-") for stage in stages if stage.startswith("tools-")}
+    assert variants == {"cpu", "vulkan", "cuda"} == {stage.removeprefix("system-") for stage in stages if stage.startswith("system-")}
+
+
 def features(command: list[str], environment: dict[str, str]) -> set[str]:
     """The processor features a compiler call may use."""
     environment = os.environ | {"RUSTC_BOOTSTRAP": "1"} | environment

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).parent.parent.parent
 MODELS = Path(os.environ.get("FORERUN_MODELS", "~/.cache/forerun/models")).expanduser()
@@ -83,7 +85,7 @@ def test_a_library_in_the_current_folder_is_not_loaded(tmp_path: Path) -> None:
 def clean_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A Debian with nothing but the package."""
     root = tmp_path_factory.mktemp("root")
-    run("debootstrap", "--variant=minbase", "--include=libstdc++6", "bookworm", root, timeout=600)
+    run("unshare", "--mount", "debootstrap", "--variant=minbase", "--include=libstdc++6", "bookworm", root, timeout=600)
     (deb,) = (ROOT / "dist").glob("*.deb")
     shutil.copy(deb, root / "forerun.deb")
     # Where a program is, and so its libraries, it finds out by it.
@@ -124,6 +126,18 @@ def test_the_deb_serves_by_its_unit_s_command(clean_root: Path) -> None:
     assert (clean_root / "usr/share/man/man1/forerun.1").exists()
     run("chroot", clean_root, "dpkg", "--purge", "forerun")
     assert not (clean_root / "usr/lib/forerun").exists()
+
+
+def test_the_bill_of_materials_is_valid_and_names_llama_cpp() -> None:
+    (path,) = (ROOT / "dist").glob("*.cdx.json")
+    text = path.read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_5).validate_str(text) is None
+    bill = json.loads(text)
+    names = {component["name"] for component in bill["components"]}
+    assert {"llama.cpp", "llama-cpp-sys-2", "forerun-verify"} <= names
+    (binding,) = (it for it in bill["dependencies"] if "#llama-cpp-sys-2@" in it["ref"])
+    assert "llama.cpp" in binding["dependsOn"]
+    assert str(ROOT) not in text
 
 
 def test_the_rpm_has_the_same_files() -> None:
