@@ -374,8 +374,9 @@ fn a_trained_head_agrees_with_its_target() {
     let pair = Pair::trained();
     let overlaps = pair.overlaps(&tokens(&pair.target, TEXT));
     let mean = overlaps.first.values().sum::<f64>() / overlaps.first.len() as f64;
-    // As a C++ program says that feeds both models by llama.cpp's newer batches.
-    assert!((mean - 0.2269).abs() <= GAP_MAX, "{mean}");
+    // As a C++ program says that feeds both models by llama.cpp's newer batches, on a processor with AMX. Kernels of one
+    // without it say 0.2280.
+    assert!((mean - 0.2269).abs() <= 0.002, "{mean}");
 }
 
 #[test]

@@ -86,7 +86,8 @@ fn a_later_branch_can_be_accepted() {
         let wrong = [prompt, &path_to(&tree, tree[node - 1].parent), tail].concat();
         let far = apart(&after[0], &row_after(&mut alone, &wrong));
         println!("node {node}: {near:.5} from the right row, {far:.5} from a wrong one");
-        assert!(near < 0.01 && far > 4.0 * near, "node {node}: {near} against {far}");
+        // Kernels of other processors round by more: 0.011 was the most seen, beside 0.17 from a wrong row.
+        assert!(near < 0.02 && far > 4.0 * near, "node {node}: {near} against {far}");
     }
 }
 

@@ -127,7 +127,10 @@ pub fn solve(
                 "the time limit of {} was over before a problem was solved: raise --time-limit",
                 Span::from(limit.time)
             ))),
-            ended => Ok(ended),
+            ended => {
+                observer.note("no problem was solved yet: there is no report");
+                Ok(ended)
+            }
         };
     };
     let shown = *ended.as_ref().unwrap_or(&Ended::Interrupted);

@@ -315,6 +315,8 @@ fn rule_part(proof: &RuleProof) -> Part {
     }
 }
 
+const NOT_KNOWN: &str = "not known: it is estimated from what the drafter would have said";
+
 fn decoder_part(found: &DecoderFinding, false_alarm: f64) -> Part {
     let mut facts = vec![
         ("drafted outputs, tokens", format!("{}, {}", found.texts, found.tokens)),
@@ -324,7 +326,8 @@ fn decoder_part(found: &DecoderFinding, false_alarm: f64) -> Part {
         ("smallest share of tokens found", share(found.smallest_share)),
     ];
     if found.verdict == Verdict::Failed {
-        let strayed = format!("{:.3} ± {:.3} per token, or more", found.spent, found.spent_margin);
+        let strayed = |(spent, margin)| format!("{spent:.3} ± {margin:.3} per token, or more");
+        let strayed = found.spent.zip(found.spent_margin).map_or(NOT_KNOWN.to_owned(), strayed);
         facts.push(("total variation from the target", strayed));
     }
     if found.made_twice > 0 {
@@ -360,6 +363,8 @@ fn spend_part(found: &SpendFinding, false_alarm: f64) -> Part {
     let spend = |spend: Option<f64>| {
         spend.map_or("none: too little was seen".to_owned(), |it| format!("{it:.4} per token"))
     };
+    let estimated = |(spent, margin)| format!("{spent:.4} ± {margin:.4} per token");
+    let estimated = found.estimated.zip(found.margin).map_or(NOT_KNOWN.to_owned(), estimated);
     Part {
         title: "What a lossy mode spent, on this model",
         class: found.verdict,
@@ -379,7 +384,7 @@ fn spend_part(found: &SpendFinding, false_alarm: f64) -> Part {
             ("outputs, tokens", format!("{}, {}", found.texts, found.tokens)),
             ("tokens drafted, accepted", format!("{}, {}", found.drafted, found.accepted)),
             ("promised", format!("{} per token", found.promised)),
-            ("spent, by outputs and rows", format!("{:.4} ± {:.4} per token", found.estimated, found.margin)),
+            ("spent, by outputs and rows", estimated),
             ("spent, as the mode says", format!("{:.4} per token", found.said)),
             ("evidence that it is more", evidence(found.evidence, false_alarm)),
             ("smallest spend found", spend(found.smallest_found)),

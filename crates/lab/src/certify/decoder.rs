@@ -33,9 +33,9 @@ pub(crate) struct DecoderFinding {
     /// The smallest share of tokens from the drafter's law that would have been found.
     pub(crate) smallest_share: Option<f64>,
     /// How far from the target a token's distribution is, as far as the drafter tells: total variation,
-    /// at least; and by how much that may be wrong.
-    pub(crate) spent: f64,
-    pub(crate) spent_margin: f64,
+    /// at least; and by how much that may be wrong. Not known where the drafter's rows are not.
+    pub(crate) spent: Option<f64>,
+    pub(crate) spent_margin: Option<f64>,
     /// Outputs of either kind compared as samples, the evidence that they are of two laws, and the
     /// smallest difference that would have been found.
     pub(crate) pairs: u64,
@@ -192,7 +192,7 @@ impl DecoderTest<'_> {
         let tens = |evidence: f64| evidence / std::f64::consts::LN_10;
         let Limits { false_alarm, .. } = self.limits;
         let verdict = ended.verdict();
-        let (spent, spent_margin) = running.loss.estimate();
+        let (spent, spent_margin) = running.loss.estimate().unzip();
         DecoderFinding {
             texts: running.texts,
             tokens: running.law.tokens(),

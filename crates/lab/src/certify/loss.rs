@@ -19,6 +19,8 @@ pub(super) struct LossTest {
     /// What was promised per token.
     promised: f64,
     tokens: u64,
+    /// Tokens where it is known what the drafter would have said.
+    known: u64,
     /// How much oftener than the target would, tokens were said that the drafter likes more; and the
     /// squares of that, token by token.
     sum: f64,
@@ -28,13 +30,14 @@ pub(super) struct LossTest {
 impl LossTest {
     /// Of a promise of total variation per token.
     pub(super) fn new(promised: f64) -> Self {
-        Self { promised, tokens: 0, sum: 0.0, squares: 0.0 }
+        Self { promised, tokens: 0, known: 0, sum: 0.0, squares: 0.0 }
     }
 
     /// Sees a token, given the target's law and what the drafter would say.
     pub(super) fn see(&mut self, law: &Dist, drafter: Option<&Dist>, token: Token) {
         let more = drafter.map_or(0.0, |drafter| said_more(law, drafter, token));
         self.tokens += 1;
+        self.known += u64::from(drafter.is_some());
         self.sum += more;
         self.squares += more * more;
     }
@@ -53,12 +56,16 @@ impl LossTest {
         most + (sum / STAKES.len() as f64).ln()
     }
 
-    /// What a token spent on average, and by how much that may be wrong, 19 times of 20.
-    pub(super) fn estimate(&self) -> (f64, f64) {
-        let count = (self.tokens as f64).max(1.0);
+    /// What a token spent on average, and by how much that may be wrong, 19 times of 20. Nothing is known of it
+    /// if nowhere is known what the drafter would have said.
+    pub(super) fn estimate(&self) -> Option<(f64, f64)> {
+        if self.known == 0 {
+            return None;
+        }
+        let count = self.tokens as f64;
         let mean = self.sum / count;
         let variance = (self.squares / count - mean * mean).max(0.0);
-        (mean, 1.96 * (variance / count).sqrt())
+        Some((mean, 1.96 * (variance / count).sqrt()))
     }
 
     /// The smallest spend per token above the promise that would have been expected to be found by
@@ -136,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_estimate_is_what_was_spent() {
-        let (mean, margin) = tested(0.02, 0.03, 7, 40_000).estimate();
+        let (mean, margin) = tested(0.02, 0.03, 7, 40_000).estimate().unwrap();
         assert!((mean - 0.03).abs() < 2.0 * margin && margin < 0.005, "{mean} ± {margin}");
     }
 
@@ -158,7 +165,7 @@ mod tests {
             said += rule.spent(&block, &verdict).tokens[0].distance / 20_000.0;
             test.see(&law, Some(&drafter), first);
         }
-        let (mean, margin) = test.estimate();
+        let (mean, margin) = test.estimate().unwrap();
         assert!((mean - said).abs() < 2.0 * margin, "{mean} ± {margin} and {said}");
         assert!((said - 0.05).abs() < 1e-6 && test.evidence() < 0.0, "{said}");
     }
@@ -180,6 +187,13 @@ mod tests {
             test.see(&law, Some(&law), Token(0));
             test.see(&law, None, Token(0));
         }
-        assert_eq!((test.estimate(), test.smallest_excess(1e-3)), ((0.0, 0.0), None));
+        assert_eq!((test.estimate(), test.smallest_excess(1e-3)), (Some((0.0, 0.0)), None));
+    }
+
+    #[test]
+    fn without_the_drafters_rows_there_is_no_estimate() {
+        let mut test = LossTest::new(0.02);
+        test.see(&rows().0, None, Token(0));
+        assert_eq!((test.estimate(), test.tokens()), (None, 1));
     }
 }

@@ -23,9 +23,10 @@ pub(crate) struct SpendFinding {
     pub(crate) tokens: u64,
     pub(crate) drafted: u64,
     pub(crate) accepted: u64,
-    /// What a token spent, by outputs and rows; by how much that may be wrong; and what the mode says.
-    pub(crate) estimated: f64,
-    pub(crate) margin: f64,
+    /// What a token spent, by outputs and rows; by how much that may be wrong; and what the mode says. The
+    /// first two are not known where the drafter's rows are not.
+    pub(crate) estimated: Option<f64>,
+    pub(crate) margin: Option<f64>,
     pub(crate) said: f64,
     /// Evidence that more was spent than promised, as a power of ten.
     pub(crate) evidence: f64,
@@ -74,15 +75,11 @@ impl SpendTest<'_> {
             }
             let excess = running.loss.smallest_excess(false_alarm);
             let share = limit.share().max(excess.map_or(0.0, |it| (power / it).powi(2)));
-            let (mean, margin) = running.loss.estimate();
-            observer.show(
-                share,
-                &format!(
-                    "{} tokens, spent {mean:.4} ± {margin:.4} of {}",
-                    running.loss.tokens(),
-                    self.mode.promised(),
-                ),
-            );
+            let spent = running.loss.estimate().map_or("not known".to_owned(), |(mean, margin)| {
+                format!("{mean:.4} ± {margin:.4}")
+            });
+            let (tokens, promised) = (running.loss.tokens(), self.mode.promised());
+            observer.show(share, &format!("{tokens} tokens, spent {spent} of {promised}"));
             if running.loss.evidence() >= self.limits.proof() {
                 break Ended::Proof;
             }
@@ -109,7 +106,7 @@ impl SpendTest<'_> {
     fn finding(&self, running: &Running, ended: Ended, time: Duration) -> SpendFinding {
         let Running { loss, tally, texts } = running;
         let promised = self.mode.promised();
-        let (estimated, margin) = loss.estimate();
+        let (estimated, margin) = loss.estimate().unzip();
         SpendFinding {
             mode: self.mode.to_string(),
             promised,

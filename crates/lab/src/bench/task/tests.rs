@@ -177,20 +177,30 @@ fn a_task_runs_from_its_problems_to_its_report() {
     assert!(result.contains("points of plain decoding (95 %)"), "{result}");
 }
 
-/// Cancels the run when it is about to answer for the fifth time.
-struct Impatient(Heard, Cancellation, std::cell::Cell<usize>);
+/// Cancels the run when it is about to answer once more than `patience`.
+#[derive(Default)]
+struct Impatient {
+    patience: usize,
+    answered: std::cell::Cell<usize>,
+    cancellation: Cancellation,
+    heard: Heard,
+}
 
 impl Observer for Impatient {
     fn show(&self, _: f64, detail: &str) {
         if detail.starts_with("problem") {
-            self.2.set(self.2.get() + 1);
-            let late = self.2.get() == 6;
-            self.1.flag().store(late, std::sync::atomic::Ordering::SeqCst);
+            let late = self.answered.get() == self.patience;
+            self.answered.set(self.answered.get() + 1);
+            self.cancellation.flag().store(late, std::sync::atomic::Ordering::SeqCst);
         }
     }
 
+    fn note(&self, text: &str) {
+        self.heard.note(text);
+    }
+
     fn result(&self, text: &str) -> std::io::Result<()> {
-        self.0.result(text)
+        self.heard.result(text)
     }
 }
 
@@ -199,12 +209,21 @@ fn an_interrupted_task_reports_what_there_is_and_goes_on() {
     let folder = Folder::new("task-interrupted");
     let (config, local) = (config(&folder, "broken-off"), local(&folder));
     let right = vec!["3".to_owned(); PROBLEMS];
-    let mut models = Speaking(Toy { drafters: local.drafters.iter().map(|it| it.kind).collect() });
-    let cancellation = Cancellation::default();
-    let impatient = Impatient(Heard::default(), cancellation.clone(), 0.into());
     let task = task(&folder, &right);
-    let ended = solve((&config, &task), &local, &mut models, &impatient, &cancellation).unwrap();
-    assert_eq!(ended, Ended::Interrupted);
+    let interrupted = |patience| {
+        let kinds = local.drafters.iter().map(|it| it.kind);
+        let mut models = Speaking(Toy { drafters: kinds.collect() });
+        let impatient = Impatient { patience, ..Impatient::default() };
+        let cancellation = impatient.cancellation.clone();
+        let ended = solve((&config, &task), &local, &mut models, &impatient, &cancellation);
+        assert_eq!(ended.unwrap(), Ended::Interrupted);
+        impatient.heard
+    };
+    let notes = interrupted(0).notes.into_inner();
+    assert!(notes.iter().any(|note| note.contains("there is no report")), "{notes:?}");
+    assert!(!config.files.data.exists());
+    let _ = fs::remove_file(&config.files.journal);
+    interrupted(5);
     let report = read(&config);
     assert_eq!((report.ended.as_str(), report.results[1].problems), ("interrupted", 2));
     assert_eq!(answers(&config).len(), 5);
