@@ -3,7 +3,7 @@
 
 The mistakes are in `tools/planted.toml`. Those of the server are looked for by its simulator, in as many runs as CI makes
 (`just faults`); those of caches and draft heads by the tests over the zoo; those of downloads by the tests against a hub
-that fails (`just hub`); those of forms, of the command line and of late scoring by the test that each names. Writes reports under
+that fails (`just hub`); those of recorded prompts by theirs; those of forms, of the command line and of late scoring by the test that each names. Writes reports under
 `bench/faults`, and fails if a mistake was not found.
 """
 
@@ -22,6 +22,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 20_000
 MUTATED = ("forerun", "forerun-grammar", "forerun-lab", "forerun-serve")
+# What is built again for each mistake is not optimised: that takes longer than the tests.
+QUICK = [f"--config=profile.dev.package.{package}.opt-level=0" for package in MUTATED]
 
 Mistake = dict[str, str]
 
@@ -63,9 +65,7 @@ def run_by(packages: str) -> Callable[[list[Mistake]], list[str]]:
 
     def command(mistakes: list[Mistake]) -> list[str]:
         names = "|".join(sorted({mistake["by"] for mistake in mistakes}))
-        # What is built again for each mistake is not optimised: that takes longer than the tests.
-        quick = [f"--config=profile.dev.package.{package}.opt-level=0" for package in MUTATED]
-        return ["cargo", "nextest", "run", *quick, *packages.split(), "-E", f"test(/(^|::)({names})$/)"]
+        return ["cargo", "nextest", "run", *QUICK, *packages.split(), "-E", f"test(/(^|::)({names})$/)"]
 
     return command
 
@@ -80,6 +80,12 @@ def found_by_pytest(output: str) -> tuple[str, str] | None:
     failed = re.search(r"^FAILED \S+::(\S+)", output, flags=re.MULTILINE)
     in_rust = found_by_tests(output)
     return ("tests/hub", failed[1]) if failed else ("crates/hub", in_rust[1]) if in_rust else None
+
+
+def found_by_either(output: str) -> tuple[str, str] | None:
+    """The test that failed, of Rust or of pytest, and how."""
+    failed = re.search(r"^FAILED \S+::(\S+) - ([^\n]*)", output, flags=re.MULTILINE)
+    return found_by_one(output) or ((failed[1], failed[2]) if failed else None)
 
 
 class Hunt(NamedTuple):
@@ -156,6 +162,21 @@ HUNTS = {
             f"FORERUN_PULL=$CARGO_TARGET_DIR/debug/examples/pull {sys.executable} -m pytest -q -x tests/hub && exit $own",
         ],
         found_by_pytest,
+    ),
+    "record": Hunt(
+        "record_mistake",
+        "Mistakes planted in recorded prompts, and how tests found them",
+        "planted-record.md",
+        "looked for by the tests of recorded prompts.",
+        "test | how it failed",
+        lambda _: [
+            "sh",
+            "-c",
+            f"cargo nextest run {' '.join(QUICK)} -p forerun-serve -p forerun -E 'test(/record/)' && "
+            f"cargo build --quiet {' '.join(QUICK)} -p forerun && "
+            f"FORERUN_BIN=$CARGO_TARGET_DIR/debug/forerun {sys.executable} -m pytest -q -x tests/serve/test_record.py",
+        ],
+        found_by_either,
     ),
 }
 

@@ -5,7 +5,7 @@
 
 pruned    ten of SmolLM2's thirty blocks, for SmolLM2 widened to ten times its size
 code      SmolLM2 with Qwen2.5-Coder's vocabulary, for that model, on code
-domain    the first again, on two hundred questions of one kind
+domain    the first again, on two hundred questions of one kind that a server recorded
 losses    the four divergences, on the target's sequences and on the student's own, three seeds each
 
 Prompts of the published sets that bench/prompts has are not learned from: the benchmarks are made of them. What is trained is kept in the
@@ -23,13 +23,18 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "serve"))
+
+import server  # noqa: E402
+
 PROMPTS = HERE.parent / "prompts"
-FORERUN = Path(os.environ.get("FORERUN_BIN", "~/.cache/forerun/target/release/forerun")).expanduser()
+FORERUN = Path(os.environ.get("FORERUN_BIN", "~/.cache/forerun/target/release/forerun")).expanduser().absolute()
 MODELS = Path(os.environ.get("FORERUN_MODELS", "~/.cache/forerun/models")).expanduser()
 MADE = MODELS.parent / "distill"
 
@@ -123,6 +128,30 @@ def bench(name: str, target: Path, drafts: list[Path], *flags: str) -> dict:
     return json.loads(out.with_suffix(".json").read_text())
 
 
+def checked(name: str, target: Path, draft: Path) -> str:
+    """Whether a draft model pays, by `forerun tune`, and whether it changes anything, by `forerun certify`."""
+    tune = [FORERUN, "tune", "-m", target, "--draft", draft, "--time-limit", "4m"]
+    print("$", *tune, file=sys.stderr, flush=True)
+    advice = subprocess.run(tune, stdout=subprocess.PIPE, check=True, text=True).stdout
+    page = MADE / f"{name}-certificate.html"
+    certify = [FORERUN, "certify", "-m", target, "-md", draft, "--power", "0.05", "--time-limit", "5m", "--out", page]
+    print("$", *certify, file=sys.stderr, flush=True)
+    # A certificate that did not pass is reported, too.
+    subprocess.run(certify, check=False)
+    certificate = json.loads(page.with_suffix(".json").read_text())
+    found = certificate["decoder"]
+    share = found["smallest_share"]
+    finds = "" if share is None else f", which would have found {share:.1%} of wrong ones"
+    tested = f"{found['tokens']:,} tokens with {found['accepted']:,} of {found['drafted']:,} drafted ones accepted{finds}"
+    return f"""`forerun tune` says of it:
+
+```text
+{advice.strip()}
+```
+
+`forerun certify --power 0.05`: **{certificate["verdict"]}**, by {tested}."""
+
+
 def interval(value: float, low: float, high: float) -> str:
     return f"{value:.3f} ({low:.3f}–{high:.3f})"
 
@@ -202,32 +231,51 @@ def pruned(folder: Path) -> None:
         "pruned",
         "Ten of SmolLM2's thirty blocks, trained",
         trained,
-        f"The target is SmolLM2 widened to ten times its size, which says what SmolLM2 says; its prompts are those of `forerun bench`.\n\n{speed_table(found)}",
+        f"The target is SmolLM2 widened to ten times its size, which says what SmolLM2 says; its prompts are those of `forerun bench`.\n\n{speed_table(found)}\n\n"
+        + checked("pruned", WIDENED, trained.path),
     )
 
 
 def code(folder: Path) -> None:
     prompts = write_prompts("code", training_prompts(folder, {"human_eval"}, 1000))
-    flags = ("--student", SMOLLM2, "--transplant", "16384", "--samples", "3", "-n", "128", "--epochs", "20", "--time-limit", "30m")
+    flags = ("--student", SMOLLM2, "--transplant", "16384", "--samples", "2", "-n", "128", "--held-out", "24", "--learn-prompts", "--epochs", "20", "--time-limit", "40m")
     trained = distill("code", "-m", QWEN, "--prompts", prompts, *flags)
     drafts = [SMOLLM2, trained.path]
     found = bench("code-bench", QWEN, drafts, "--tasks", "human_eval", "--temp", "1", "--spec-draft-n-max", "1,3", "--time-limit", "10m")
     # Plain decoding, SmolLM2 with drafts of one, with drafts of three, and the same of the trained one.
     gain = ratio(found, (1, 3), lambda it: first(it, "accepted"), lambda it: first(it, "drafted"))
-    text = f"First tokens accepted, over SmolLM2 through the map between vocabularies, drafts of one: {gain}.\n\n{speed_table(found)}"
+    text = f"First tokens accepted, over SmolLM2 through the map between vocabularies, drafts of one: {gain}.\n\n{speed_table(found)}\n\n"
+    text += checked("code", QWEN, trained.path)
     publish("code", "SmolLM2 with Qwen2.5-Coder's vocabulary, trained on code", trained, text)
+
+
+def recorded(name: str, questions: list[dict[str, str]]) -> Path:
+    """The questions as a server records them that is asked them, unless it has been."""
+    path = MADE / f"{name}.jsonl"
+    if path.exists() and len(path.read_text().splitlines()) == len(questions):
+        return path
+    path.unlink(missing_ok=True)
+    asked_of = server.Server("forerun serve", server.forerun(str(SMOLLM2), "--record-prompts", str(path)), MADE / f"{name}-server.log")
+    print("$", *asked_of.command, file=sys.stderr, flush=True)
+    with server.serving([asked_of]):
+        for question in questions:
+            body = {"messages": [{"role": "user", "content": question["prompt"]}], "max_tokens": 1}
+            headers = {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"{asked_of.url}/v1/chat/completions", json.dumps(body).encode(), headers)
+            urllib.request.urlopen(request, timeout=60).close()
+    return path
 
 
 def domain(folder: Path) -> None:
     general = pruned_model(folder)
-    questions = training_prompts(folder, {"gsm8k"}, 1000)[-232:]
-    prompts = write_prompts("domain", questions)
+    prompts = recorded("domain", training_prompts(folder, {"gsm8k"}, 1000)[-232:])
     flags = ("--student", general.path, "--prompts", prompts, "--samples", "2", "--epochs", "8", "--time-limit", "15m")
     trained = distill("domain", "-m", SMOLLM2, *flags)
     drafts = [general.path, trained.path]
     found = bench("domain-bench", SMOLLM2, drafts, "--tasks", "gsm8k", "--prompts-per-task", "12", "--temp", "1", "--spec-draft-n-max", "4", "--time-limit", "6m")
     gain = ratio(found, (1, 2), lambda it: it["accepted"], lambda it: it["rounds"])
-    text = f"Accepted tokens per pass, over the general draft model: {gain}.\n\n{speed_table(found)}"
+    text = f"Accepted tokens per pass, over the general draft model: {gain}.\n\n{speed_table(found)}\n\n"
+    text += checked("domain", SMOLLM2, trained.path)
     publish("domain", "A draft model trained further on questions of one kind", trained, text)
 
 
