@@ -5,6 +5,7 @@ The images that it begins from are stood in for by the same Debian, made by debo
 whose images are NVIDIA's, cannot be tried. Wants root, buildah and debootstrap.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -74,7 +75,9 @@ def build(variant: str, folder: Path) -> None:
 
 
 def main() -> None:
-    (variant,) = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("variant", choices=("cpu", "vulkan"))
+    variant = parser.parse_args().variant
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)

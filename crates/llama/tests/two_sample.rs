@@ -61,7 +61,7 @@ const REPETITIVE: [&str; 4] = [
 const WARM: &str = "temperature 1.0";
 const LOOPS: &str = "temperature 1.0, repetitive prompts";
 const COOL: &str = "temperature 0.7, top-k 40, top-p 0.9";
-/// Texts of each sample where the full test would take too long: a wrong rule shows in as many.
+/// Outputs of each sample where the full test would take too long: a wrong rule shows in as many.
 const QUICK: usize = 320;
 
 type Text = [Token; TEXT_LEN];
