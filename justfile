@@ -308,8 +308,8 @@ heads:
 # The portable and the static build beside the native one, in one run: writes bench/decode/builds.md.
 builds *args:
     cargo build --release -p forerun
-    [ -d dist ] || tools/package.sh portable
-    RUSTFLAGS="-C target-cpu=x86-64-v3" tools/package.sh static
+    ls -d dist/forerun-*-gnu >/dev/null 2>&1 || tools/package.sh portable
+    tools/package.sh static
     python3 bench/decode/builds.py {{ args }}
 
 # A build with Vulkan on a real driver, half an hour on two cores after the build: writes bench/gpu/vulkan.md. Wants glslc, spirv-headers, vulkan-tools,
@@ -376,7 +376,17 @@ package:
 packages:
     rm -rf dist
     for kind in portable wheel linux sbom; do tools/package.sh $kind; done
-    python3 -m pytest tests/packages
+    python3 -m pytest tests/packages/test_packages.py
+
+# The program as one file: the release's archive and installer by dist, installed by its script and by cargo-binstall from a server
+# on this machine; ten minutes. Needs `cargo install --locked cargo-dist@0.34.0 cargo-binstall`, qemu-user (apt), and `just models`.
+one-file:
+    dist plan
+    mkdir -p target
+    CC=clang CXX=clang++ dist build --artifacts=local --target="$(rustc --print host-tuple)" --output-format=json >target/dist-manifest.json
+    mv target/dist-manifest.json target/distrib/local-dist-manifest.json
+    dist build --artifacts=global
+    python3 -m pytest tests/packages/test_one_file.py
 
 # The image of deploy/Containerfile (cpu or vulkan), built from a clean copy of the last commit and run; half an hour. Wants root, buildah and
 # debootstrap (apt), and `just models`.

@@ -2,7 +2,7 @@
 # What a release brings, in dist/: the program with manual pages, completions and licences as an archive with its checksum.
 #
 #   tools/package.sh portable    for every processor of this kind: llama.cpp's code for each is a library beside the program
-#   tools/package.sh static      one file, for the processor that RUSTFLAGS names (-C target-cpu=x86-64-v3)
+#   tools/package.sh static      one file, for processors with AVX2 (x86-64-v3), in dist/one-file; `dist build` calls it and packs that
 #   tools/package.sh wheel       the portable build as a Python wheel, with the module
 #   tools/package.sh linux       the portable build as deb and rpm
 #   tools/package.sh sbom        what is in them, as a CycloneDX file (wants cargo-cyclonedx)
@@ -17,13 +17,19 @@ if [[ ${GITHUB_REF_TYPE:-} == tag && $GITHUB_REF_NAME != "v$version" ]]; then
     echo "the tag says $GITHUB_REF_NAME, Cargo.toml $version: change one of them" >&2
     exit 1
 fi
+# Installers download from where the metadata says.
+repository=$(sed -n 's/^repository = "https:\/\/github.com\/\(.*\)"$/\1/p' Cargo.toml)
+if [[ ${GITHUB_REPOSITORY:-$repository} != "$repository" ]]; then
+    echo "this is $GITHUB_REPOSITORY, but Cargo.toml and dist-workspace.toml name $repository: change \`repository\` there" >&2
+    exit 1
+fi
 target=$(rustc -vV | sed -n 's/^host: //p')
 # A folder of its own: the libraries of llama.cpp are taken from it, and there must be one build of them.
 build=${CARGO_TARGET_DIR:-target}/portable
 kind=${1:-}
 name=forerun-$version-$target
-if [[ $kind == static ]]; then name+=-static; fi
 tree=${2:-dist/$name}
+if [[ $kind == static ]]; then tree=dist/one-file; fi
 out=${3:-dist}
 
 # The program and what belongs to it, as below /usr.
@@ -77,9 +83,15 @@ portable)
     archive
     ;;
 static)
-    CARGO_TARGET_DIR=${build%/*}/static cargo build --release --locked -p forerun
+    # Not for the builder's own processor, as .cargo/config.toml has it. On an older one it does not start: glibc reads the mark, which only GNU's
+    # linker leaves, and says why.
+    case $target in
+    x86_64-*-linux-*) flags='-C target-cpu=x86-64-v3 -C linker-features=-lld -C link-arg=-Wl,-z,x86-64-v3' ;;
+    aarch64-apple-*) flags='-C target-cpu=apple-m1' ;;
+    *) flags='-C target-cpu=generic' ;;
+    esac
+    RUSTFLAGS=$flags CARGO_TARGET_DIR=${build%/*}/static cargo build --release --locked -p forerun
     stage "${build%/*}/static/release/forerun"
-    archive
     ;;
 wheel)
     program=integrations/python/python/forerun/_program

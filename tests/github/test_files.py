@@ -88,6 +88,8 @@ def test_versions_agree() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
     own = {name: about["version"] for name, about in CARGO["dependencies"].items() if name.startswith("forerun-")}
     assert set(own.values()) == {version}, own
+    installers = tomllib.loads((ROOT / "dist-workspace.toml").read_text())["package"]
+    assert {key: installers[key] for key in ("version", "repository", "license")} == {key: CARGO["package"][key] for key in ("version", "repository", "license")}
 
 
 def test_bug_reports_ask_for_what_the_doctor_says() -> None:
@@ -103,3 +105,8 @@ def test_a_release_of_another_version_is_refused() -> None:
     tag = os.environ | {"GITHUB_REF_TYPE": "tag", "GITHUB_REF_NAME": "v99.0.0"}
     done = subprocess.run([ROOT / "tools/package.sh", "portable"], capture_output=True, text=True, env=tag)
     assert done.returncode == 1 and "99.0.0" in done.stderr
+
+
+def test_a_release_of_another_repository_than_installers_ask_is_refused() -> None:
+    done = subprocess.run([ROOT / "tools/package.sh", "portable"], capture_output=True, text=True, env=os.environ | {"GITHUB_REPOSITORY": "some/fork"})
+    assert done.returncode == 1 and "some/fork" in done.stderr

@@ -57,6 +57,9 @@ def make_rust() -> None:
     with container(DEBIAN) as name:
         run("buildah", "run", name, "apt-get", "update")
         run("buildah", "run", name, "apt-get", "install", "-y", "--no-install-recommends", *COMPILERS)
+        # A machine behind a proxy trusts more than Debian does.
+        run("buildah", "add", "--quiet", name, "/usr/local/share/ca-certificates", "/usr/local/share/ca-certificates")
+        run("buildah", "run", name, "update-ca-certificates")
         run("buildah", "add", "--quiet", name, toolchain, "/usr/local/rust")
         run("buildah", "config", "--env", "CARGO_HOME=/usr/local/cargo", "--env", "PATH=/usr/local/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin", name)
         run("buildah", "commit", "--quiet", name, RUST)
