@@ -15,8 +15,8 @@ use forerun_decode::{
 };
 use forerun_lab::prompts::{self, Prompt};
 use forerun_llama::{EngineOptions, FlashAttention, LlamaEngine, Model, ModelOptions};
-use forerun_verify::Philox;
 use forerun_verify::rand_core::Rng;
+use forerun_verify::{Dist, Philox, Random};
 use rayon::prelude::*;
 
 use crate::rows::{Rows, Sequence, Settings};
@@ -57,7 +57,7 @@ pub trait Watch {
 pub(crate) struct Decoding {
     pub(crate) sequence: Sequence,
     cached: usize,
-    chance: Philox,
+    chance: Random<Philox>,
     ended: bool,
 }
 
@@ -115,9 +115,9 @@ pub(crate) fn continue_group(
             result => result?,
         }
         let mut going: Vec<&mut Decoding> = group.iter_mut().filter(|it| !it.ended).collect();
-        going.par_iter_mut().enumerate().for_each(|(row, decoding)| {
-            decoding.draw(output.row(row), settings, model.vocab());
-        });
+        going.par_iter_mut().enumerate().try_for_each(|(row, decoding)| {
+            decoding.draw(output.row(row), settings, model.vocab())
+        })?;
         let drawn = going.len();
         passed(group.iter().filter(|it| it.ended).count(), drawn);
     }
@@ -175,8 +175,11 @@ pub(crate) fn score(
     };
     let mut output = Output::default();
     engine.extend(&[step], &mut output).context("the target failed")?;
-    let listed = |row: usize| list(&softmax(output.row(row), settings.row_temperature()), settings);
-    Ok((0..output.len()).into_par_iter().map(listed).collect())
+    let listed = |row: usize| {
+        let logits = output.row(row);
+        Ok(Listed::of(logits, &settings.row(logits)?, settings.listed))
+    };
+    (0..output.len()).into_par_iter().map(listed).collect()
 }
 
 /// An engine with room for so many sequences.
@@ -275,22 +278,28 @@ fn sequences(
 
 impl Decoding {
     pub(crate) fn new(sequence: Sequence, seed: u64) -> Self {
-        Self { sequence, cached: 0, chance: Philox::new(seed), ended: false }
+        Self { sequence, cached: 0, chance: Random(Philox::new(seed)), ended: false }
     }
 
     /// Draws the next token from a row of logits, and notes the row.
-    fn draw(&mut self, logits: &[f32], settings: &Settings, vocab: &impl Tokenizer) {
-        let probs = softmax(logits, settings.row_temperature());
-        let row = list(&probs, settings);
+    fn draw(
+        &mut self,
+        logits: &[f32],
+        settings: &Settings,
+        vocab: &impl Tokenizer,
+    ) -> anyhow::Result<()> {
+        let row = settings.row(logits)?;
+        let listed = Listed::of(logits, &row, settings.listed);
         let token = match settings.temperature > 0.0 {
-            true => pick(&probs, unit(&mut self.chance)),
-            false => row.tokens[0],
+            true => row.draw(&mut self.chance),
+            false => Token(listed.tokens[0]),
         };
-        self.sequence.row_probs.extend(row.probs);
-        self.sequence.row_tokens.extend(row.tokens);
-        self.sequence.tokens.push(token);
+        self.sequence.row_probs.extend(listed.probs);
+        self.sequence.row_tokens.extend(listed.tokens);
+        self.sequence.tokens.push(token.0);
         let drawn = self.sequence.tokens.len() - self.sequence.prompt_len;
-        self.ended = vocab.is_end(Token(token)) || drawn == settings.predict;
+        self.ended = vocab.is_end(token) || drawn == settings.predict;
+        Ok(())
     }
 }
 
@@ -300,47 +309,31 @@ pub(crate) struct Listed {
     pub(crate) probs: Vec<f32>,
 }
 
-/// Lists the likeliest tokens of a row of probabilities.
-fn list(probs: &[f32], settings: &Settings) -> Listed {
-    let mut tokens: Vec<u32> = (0..).take(probs.len()).collect();
-    let count = settings.listed.min(tokens.len());
-    let falling =
-        |a: &u32, b: &u32| probs[*b as usize].total_cmp(&probs[*a as usize]).then_with(|| a.cmp(b));
-    if count < tokens.len() {
-        tokens.select_nth_unstable_by(count, falling);
+impl Listed {
+    /// Lists so many tokens of a row, of which the logits are known, too.
+    #[expect(clippy::cast_possible_truncation, reason = "probabilities are kept as f32")]
+    fn of(logits: &[f32], row: &Dist, count: usize) -> Self {
+        let tokens = likeliest(logits, count);
+        let probs = tokens.iter().map(|&token| row.prob(Token(token)) as f32).collect();
+        Self { tokens, probs }
     }
-    tokens.truncate(count);
-    tokens.sort_unstable_by(falling);
-    let probs = tokens.iter().map(|&token| probs[token as usize]).collect();
-    Listed { tokens, probs }
 }
 
-/// Probabilities at a temperature.
-#[expect(clippy::cast_possible_truncation, reason = "probabilities are kept as f32")]
-fn softmax(logits: &[f32], temperature: f64) -> Vec<f32> {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sharp = (1.0 / temperature) as f32;
-    let mut probs: Vec<f32> = logits.iter().map(|&it| ((it - most) * sharp).exp()).collect();
-    let all: f64 = probs.iter().copied().map(f64::from).sum();
-    let scale = (1.0 / all) as f32;
-    probs.iter_mut().for_each(|it| *it *= scale);
-    probs
-}
-
-/// The token at which the probabilities add up to more than `point`.
-fn pick(probs: &[f32], point: f64) -> u32 {
-    let all: f64 = probs.iter().copied().map(f64::from).sum();
-    let (mut left, mut last) = (point * all, 0);
-    for (token, &prob) in (0..).zip(probs) {
-        if prob > 0.0 {
-            last = token;
-            left -= f64::from(prob);
-            if left < 0.0 {
-                break;
-            }
-        }
-    }
-    last
+/// The tokens of the largest logits, in falling order; of equals, the one with the lower id first.
+fn likeliest(logits: &[f32], count: usize) -> Vec<u32> {
+    // The largest of each block: the tokens that are looked for are not below as many of these, and hardly any others are above.
+    const BLOCK: usize = 32;
+    let largest = |block: &[f32]| block.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut blocks: Vec<f32> = logits.chunks(BLOCK).map(largest).collect();
+    let bar = match count <= blocks.len() {
+        true => *blocks.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1,
+        false => f32::NEG_INFINITY,
+    };
+    let mut above: Vec<(u32, f32)> =
+        (0..).zip(logits.iter().copied()).filter(|(_, logit)| *logit >= bar).collect();
+    above.sort_unstable_by(|(a, x), (b, y)| y.total_cmp(x).then_with(|| a.cmp(b)));
+    above.truncate(count);
+    above.into_iter().map(|(token, _)| token).collect()
 }
 
 /// A number from 0 to 1, without 1.
@@ -364,17 +357,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_token_is_picked_as_often_as_its_share() {
-        let probs = softmax(&[1.0, f32::NEG_INFINITY, 0.0, 2.0], 0.5);
-        let steps = 100_000;
-        let mut counts = [0.0; 4];
-        for step in 0..steps {
-            counts[pick(&probs, f64::from(step) / f64::from(steps)) as usize] += 1.0;
+    fn the_likeliest_tokens_are_those_that_sorting_finds() {
+        let mut chance = Philox::new(1);
+        for len in [1, 31, 64, 1000] {
+            // Few values, so that many are equal.
+            let logits: Vec<f32> = (0..len).map(|_| (chance.next_u64() % 4) as f32).collect();
+            let mut sorted: Vec<u32> = (0..).take(len).collect();
+            sorted.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+            for count in [1, 5, 31, 32, 1000] {
+                let expected = &sorted[..count.min(len)];
+                assert_eq!(likeliest(&logits, count), expected, "{count} of {len}");
+            }
         }
-        for (count, &prob) in counts.iter().zip(&probs) {
-            assert!((count / f64::from(steps) - f64::from(prob)).abs() < 2e-5, "{counts:?}");
-        }
-        assert_eq!(counts[1], 0.0);
     }
 
     #[test]

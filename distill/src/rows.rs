@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+use forerun_verify::Dist;
 use serde::{Deserialize, Serialize};
 
 use crate::loss::Row;
@@ -43,6 +44,15 @@ impl Settings {
     /// The temperature of rows.
     pub fn row_temperature(&self) -> f64 {
         if self.temperature > 0.0 { self.temperature } else { 1.0 }
+    }
+
+    /// The distribution that logits make at it.
+    ///
+    /// # Errors
+    /// If a logit is not a number.
+    #[expect(clippy::cast_possible_truncation, reason = "a temperature is a small number")]
+    pub(crate) fn row(&self, logits: &[f32]) -> anyhow::Result<Dist> {
+        Ok(Dist::softmax(logits, self.row_temperature() as f32)?)
     }
 }
 
