@@ -359,9 +359,9 @@ mod tests {
     #[test]
     fn the_likeliest_tokens_are_those_that_sorting_finds() {
         let mut chance = Philox::new(1);
-        for len in [1, 31, 64, 1000] {
-            // Few values, so that many are equal.
-            let logits: Vec<f32> = (0..len).map(|_| (chance.next_u64() % 4) as f32).collect();
+        // Of few values, many are equal.
+        for (len, values) in [(1, 4), (31, 4), (64, 4), (1000, 4), (64, 1 << 20), (1000, 1 << 20)] {
+            let logits: Vec<f32> = (0..len).map(|_| (chance.next_u64() % values) as f32).collect();
             let mut sorted: Vec<u32> = (0..).take(len).collect();
             sorted.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
             for count in [1, 5, 31, 32, 1000] {
