@@ -166,6 +166,13 @@ hub *args:
 github *args:
     python3 -m pytest tests/github {{ args }}
 
+# Whether citation tools can read CITATION.cff, by cffconvert in an environment of its own: it wants older libraries than our tests.
+citation:
+    python3 -m venv --clear target/citation
+    target/citation/bin/pip install --quiet cffconvert==2.0.0 setuptools==80.9.0
+    target/citation/bin/cffconvert --validate --infile CITATION.cff
+    target/citation/bin/cffconvert --format bibtex --infile CITATION.cff
+
 # The deployment files against schemas, HAProxy's with HAProxy itself.
 manifests *args:
     python3 -m pytest tests/deploy {{ args }}
