@@ -386,7 +386,8 @@ packages:
     python3 -m pytest tests/packages/test_packages.py
 
 # The program as one file: the release's archive and installer by dist, installed by its script and by cargo-binstall from a server
-# on this machine; ten minutes. Needs `cargo install --locked cargo-dist@0.34.0 cargo-binstall`, qemu-user (apt), and `just models`.
+# on this machine; twenty minutes. Needs `cargo install --locked cargo-dist@0.34.0`, `cargo install --locked --ignore-rust-version
+# cargo-binstall@1.22.0`, qemu-user (apt), and `just models`.
 one-file:
     dist plan
     mkdir -p target
