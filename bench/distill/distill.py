@@ -114,8 +114,12 @@ def distill(name: str, *flags: str | Path) -> Trained:
             said.write(f"took {(time.monotonic() - started) / 60:.0f} minutes\n")
     said = log.read_text()
     curve = [Point(int(step), int(rows), *map(float, others)) for step, rows, *others in HELD_OUT.findall(said)]
-    shown = " ".join(str(word).replace(str(MODELS), "models").replace(str(MADE), "distill").replace(str(FORERUN), "forerun") for word in command)
-    return Trained(path, curve, said, shown)
+    return Trained(path, curve, said, without_folders(" ".join(map(str, command))))
+
+
+def without_folders(text: str) -> str:
+    """What a report says of commands and files, without this machine's folders."""
+    return text.replace(str(MODELS), "models").replace(str(MADE), "distill").replace(str(FORERUN), "forerun")
 
 
 def bench(name: str, target: Path, drafts: list[Path], *flags: str) -> dict:
@@ -146,7 +150,7 @@ def checked(name: str, target: Path, draft: Path) -> str:
     return f"""`forerun tune` says of it:
 
 ```text
-{advice.strip()}
+{without_folders(advice).strip()}
 ```
 
 `forerun certify --power 0.05`: **{certificate["verdict"]}**, by {tested}."""
@@ -238,7 +242,8 @@ def pruned(folder: Path) -> None:
 
 def code(folder: Path) -> None:
     prompts = write_prompts("code", training_prompts(folder, {"human_eval"}, 1000))
-    flags = ("--student", SMOLLM2, "--transplant", "16384", "--samples", "2", "-n", "128", "--held-out", "24", "--learn-prompts", "--epochs", "20", "--time-limit", "40m")
+    data = ("--student", SMOLLM2, "--transplant", "16384", "-n", "128", "--held-out", "24", "--learn-prompts")
+    flags = (*data, "--epochs", "20", "--batch-tokens", "1024", "--measure-every", "20", "--time-limit", "25m")
     trained = distill("code", "-m", QWEN, "--prompts", prompts, *flags)
     drafts = [SMOLLM2, trained.path]
     found = bench("code-bench", QWEN, drafts, "--tasks", "human_eval", "--temp", "1", "--spec-draft-n-max", "1,3", "--time-limit", "10m")
@@ -280,13 +285,13 @@ def domain(folder: Path) -> None:
 
 
 def losses(folder: Path) -> None:
-    prompts = write_prompts("losses", training_prompts(folder, GENERAL, 24))
+    prompts = write_prompts("losses", training_prompts(folder, GENERAL, 12))
     rows = ["| loss | sequences | overlap | the same token likeliest |", "|---|---|--:|--:|"]
     for loss, own in itertools.product(LOSSES, ("0", "0.5")):
         found = []
         for seed in SEEDS:
-            data = ("-m", SMOLLM2, "--keep-blocks", BLOCKS, "--prompts", prompts, "-n", "96", "-c", "384", "--held-out", "24", "-s", str(seed))
-            flags = ("--rows", MADE / f"losses-{seed}.rows", "--epochs", "3", "--loss", loss, "--on-policy", own)
+            data = ("-m", SMOLLM2, "--keep-blocks", BLOCKS, "--prompts", prompts, "-n", "64", "-c", "320", "--held-out", "20", "-s", str(seed))
+            flags = ("--rows", MADE / f"losses-{seed}.rows", "--epochs", "3", "--batch-tokens", "768", "--measure-every", "20", "--loss", loss, "--on-policy", own)
             found.append(distill(f"losses-{loss}-{own}-{seed}", *data, *flags).best)
         row = [f"{sum(values) / 3:.3f} ({min(values):.3f}–{max(values):.3f})" for values in ([p.overlap for p in found], [p.agreement for p in found])]
         rows.append(f"| `{loss}` | {'half the student’s own' if own != '0' else 'the target’s'} | " + " | ".join(row) + " |")
