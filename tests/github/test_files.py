@@ -85,7 +85,8 @@ def test_the_pinned_binding_is_what_the_weekly_job_lifts() -> None:
 
 def test_versions_agree() -> None:
     version = CARGO["package"]["version"]
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["repository-code"]) == (version, CARGO["package"]["repository"])
     own = {name: about["version"] for name, about in CARGO["dependencies"].items() if name.startswith("forerun-")}
     assert set(own.values()) == {version}, own
     installers = tomllib.loads((ROOT / "dist-workspace.toml").read_text())["package"]
