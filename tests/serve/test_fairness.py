@@ -12,6 +12,7 @@ import pytest
 from conftest import Server, wait_until
 
 KEYS = ("polite", "hostile")
+TURNS = 5
 
 COMPLETIONS = "/v1/completions"
 SECRET = "The password of the harbour master, which nobody else may ever learn, is the name of his boat. "
@@ -44,7 +45,7 @@ def figures(server: Server, turn: int) -> tuple[float, float]:
 
 
 def test_a_client_is_served_beside_one_that_sends_five_requests_of_sixteen(keyed: Server) -> None:
-    idle = [figures(keyed, turn) for turn in range(2)]
+    idle = [figures(keyed, turn) for turn in range(TURNS)]
     body = {"prompt": "Write a long list of names:", "n": 16, "max_tokens": 400, "ignore_eos": True}
 
     def attack() -> None:
@@ -58,14 +59,16 @@ def test_a_client_is_served_beside_one_that_sends_five_requests_of_sixteen(keyed
         thread.start()
     running = 'vllm:num_requests_running{model_name="%s"} 2' % keyed.http.get("/v1/models", headers=of("polite")).json()["data"][0]["id"]
     wait_until(lambda: running in keyed.http.get("/metrics").text, 30, "the other client has both slots")
-    busy = [figures(keyed, turn) for turn in range(2, 4)]
+    busy = [figures(keyed, turn) for turn in range(TURNS, 2 * TURNS)]
+    assert any(thread.is_alive() for thread in threads), "the other client has given up"
     first, rate = (
-        statistics.median(measured[part] for measured in busy) / statistics.median(measured[part] for measured in idle)
+        statistics.fmean(measured[part] for measured in busy) / statistics.fmean(measured[part] for measured in idle)
         for part in (0, 1)
     )
     print(f"first token {first:.2f} times its idle figure, each further token {rate:.2f} times")
-    # Twice is the aim; the rest is for a machine that does other things as well.
-    assert first < 4 and rate < 4, (idle, busy)
+    # Twice is the aim, and `just attack` measures it; other tests run beside this one. Who waits for the other client to end,
+    # or to have had a turn of a second, waits more than twenty times as long.
+    assert first < 8 and rate < 4, (idle, busy)
 
 
 def cached(server: Server, key: str | None, **body: Any) -> int:
