@@ -56,6 +56,8 @@ pub trait Watch {
 /// A sequence that goes on.
 pub(crate) struct Decoding {
     pub(crate) sequence: Sequence,
+    /// Whether it is the one that its prompt is learned from: the first of the samples.
+    learns_prompt: bool,
     cached: usize,
     chance: Random<Philox>,
     ended: bool,
@@ -136,7 +138,7 @@ fn score_prompts(
         return Ok(true);
     }
     let mut engine = LlamaEngine::new(model, &engine_options(settings, running)?)?;
-    for sequence in group.iter_mut().map(|it| &mut it.sequence).filter(|it| !it.held_out) {
+    for sequence in group.iter_mut().filter(|it| it.learns_prompt).map(|it| &mut it.sequence) {
         // There is no row before the first token.
         let scored = score(&mut engine, &sequence.tokens[..sequence.prompt_len], 1, settings);
         if running.stop.load(Ordering::Relaxed) {
@@ -270,15 +272,19 @@ fn sequences(
     };
     let (held_out, others) = tokenized.split_at(settings.held_out);
     let mut all: Vec<Decoding> = held_out.iter().map(|it| decoding(it, true)).collect();
-    for _ in 0..settings.samples {
-        all.extend(others.iter().map(|it| decoding(it, false)));
+    for sample in 0..settings.samples {
+        all.extend(others.iter().map(|it| {
+            let learns_prompt = sample == 0;
+            Decoding { learns_prompt, ..decoding(it, false) }
+        }));
     }
     Ok(all)
 }
 
 impl Decoding {
     pub(crate) fn new(sequence: Sequence, seed: u64) -> Self {
-        Self { sequence, cached: 0, chance: Random(Philox::new(seed)), ended: false }
+        let chance = Random(Philox::new(seed));
+        Self { sequence, learns_prompt: false, cached: 0, chance, ended: false }
     }
 
     /// Draws the next token from a row of logits, and notes the row.

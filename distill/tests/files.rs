@@ -229,6 +229,15 @@ fn collected(
     (held_out, prompt_rows): (usize, bool),
     groups: usize,
 ) -> Collected {
+    collected_with(done, (held_out, 1, prompt_rows), groups)
+}
+
+/// The same, with so many samples of each prompt that is not held out.
+fn collected_with(
+    done: &[Sequence],
+    (held_out, samples, prompt_rows): (usize, usize, bool),
+    groups: usize,
+) -> Collected {
     let target = model_path(BASE);
     let prompts: Vec<Prompt> = prompts::field().into_iter().take(11).collect();
     let settings = Settings {
@@ -236,7 +245,7 @@ fn collected(
         vocab: load(&target).vocab_len(),
         prompts: String::new(),
         held_out,
-        samples: 1,
+        samples,
         predict: 12,
         len: 2048,
         temperature: 1.0,
@@ -261,6 +270,19 @@ fn texts_of_a_run_that_was_stopped_are_those_of_one_that_was_not() {
     assert!(rest.complete);
     // To the last bit: with other companions in a pass, sums would be rounded otherwise.
     assert_eq!(rest.rows, whole.rows);
+}
+
+#[test]
+fn a_prompt_is_learned_once_however_often_it_is_continued() {
+    let sequences = collected_with(&[], (8, 3, true), usize::MAX).rows.sequences;
+    let (first, others) = sequences[8..].split_at(3);
+    assert!(first.iter().all(|it| it.prompt_rows == it.prompt_len - 1));
+    assert_eq!(others.len(), 6);
+    for (one, other) in first.iter().chain(first).zip(others) {
+        assert_eq!(one.tokens[..one.prompt_len], other.tokens[..other.prompt_len]);
+        assert_eq!(other.prompt_rows, 0);
+        assert_eq!(other.row_tokens.len(), (other.tokens.len() - other.prompt_len) * 64);
+    }
 }
 
 #[test]

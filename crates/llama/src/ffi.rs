@@ -20,3 +20,4 @@ pub(crate) mod quantize;
 #[cfg(test)]
 pub(crate) mod sampler;
 pub(crate) mod system;
+mod workers;

@@ -10,6 +10,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::batch::Batch;
 use super::model::RawModel;
+use super::workers::Workers;
 use super::{hidden, log};
 use crate::options::{CacheType, FlashAttention};
 
@@ -67,6 +68,7 @@ pub(crate) struct HeadOf {
 pub(crate) struct Handle {
     raw: NonNull<sys::llama_context>,
     // All are pointed to by `raw` and so dropped after it.
+    _workers: Option<Workers>,
     _interrupt: Option<Arc<AtomicBool>>,
     _model: Arc<RawModel>,
     _target: Option<Arc<Handle>>,
@@ -127,8 +129,15 @@ impl Context {
             unsafe { hidden::forerun_use_nextn(raw.as_ptr(), block) };
         }
         let target = head.map(|head| head.target);
-        let handle =
-            Arc::new(Handle { raw, _interrupt: params.interrupt, _model: model, _target: target });
+        // SAFETY: the context is live, and the handle frees it first.
+        let workers = unsafe { Workers::attach(raw) };
+        let handle = Arc::new(Handle {
+            raw,
+            _workers: workers,
+            _interrupt: params.interrupt,
+            _model: model,
+            _target: target,
+        });
         // SAFETY: `raw` is live; llama.h gives null for a model without memory.
         let memory = NonNull::new(unsafe { sys::llama_get_memory(raw.as_ptr()) });
         let memory = memory.ok_or("the model keeps no memory of what it read")?;
