@@ -20,13 +20,18 @@ PROMPT = "The capital of France is Paris. The capital of Italy is"
 TOKENS = 48
 
 
+NOT_ITS_VOCABULARY = "the target and draft vocabs are not compatible"
+
+
 class Student(NamedTuple):
     """A student of a target, and how llama.cpp's speculation is asked to use it."""
 
     name: str
     target: Path
     flags: list[str | Path]
-    speculation: list[str] | None
+    speculation: str
+    # What it says where it cannot draft with the student.
+    refusal: str | None = None
 
     @property
     def stands_alone(self) -> bool:
@@ -35,18 +40,20 @@ class Student(NamedTuple):
 
 
 STUDENTS = [
-    Student("blocks of the target, Q8_0", SMOLLM2, ["--keep-blocks", BLOCKS], ["--spec-type", "draft-simple"]),
-    Student("blocks of the target, Q4_0", SMOLLM2, ["--keep-blocks", BLOCKS, "--type", "Q4_0"], ["--spec-type", "draft-simple"]),
-    Student("an EAGLE-3 head", SMOLLM2, ["--head", "eagle3"], ["--spec-type", "draft-eagle3"]),
-    Student("SmolLM2 with all of Gemma 3's tokens", GEMMA, ["--student", SMOLLM2, "--transplant", "262144"], ["--spec-type", "draft-simple"]),
-    Student("SmolLM2 with 8,192 of Gemma 3's tokens", GEMMA, ["--student", SMOLLM2, "--transplant", "8192"], None),
+    Student("blocks of the target, Q8_0", SMOLLM2, ["--keep-blocks", BLOCKS], "draft-simple"),
+    Student("blocks of the target, Q4_0", SMOLLM2, ["--keep-blocks", BLOCKS, "--type", "Q4_0"], "draft-simple"),
+    Student("an EAGLE-3 head", SMOLLM2, ["--head", "eagle3"], "draft-eagle3"),
+    Student("SmolLM2 with all of Gemma 3's tokens", GEMMA, ["--student", SMOLLM2, "--transplant", "262144"], "draft-simple"),
+    Student("SmolLM2 with 8,192 of Gemma 3's tokens", GEMMA, ["--student", SMOLLM2, "--transplant", "8192"], "draft-simple", NOT_ITS_VOCABULARY),
 ]
 
 
-def run(command: list[str | Path]) -> str:
+def run(command: list[str | Path], refusal: str | None = None) -> str:
+    """What a command said that succeeds, or fails saying so."""
     print("$", *command, file=sys.stderr, flush=True)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    if done.returncode:
+    as_expected = refusal in done.stdout and done.returncode != 0 if refusal else done.returncode == 0
+    if not as_expected:
         sys.exit(f"{done.stdout[-4000:]}\nexit status {done.returncode}")
     return done.stdout
 
@@ -66,14 +73,17 @@ def main() -> None:
             path = Path(folder) / "student.gguf"
             data = ["-n", "32", "-c", "256", "--held-out", "8", "--epochs", "1", "--time-limit", "30s", "--rows", Path(folder) / student.target.stem]
             run([FORERUN, "distill", "-m", student.target, *student.flags, *data, "-o", path])
-            alone, together = "a head has no tokens of its own", "not of the target's vocabulary, which it wants"
+            alone = "a head has no tokens of its own"
             greedy = ["-p", PROMPT, "-n", str(TOKENS), "--temp", "0", "-c", "256"]
             if student.stands_alone:
                 said = run([completion, "-m", path, *greedy, "-no-cnv", "--no-display-prompt"])
                 assert "eval time" in said, said
                 alone = "runs"
-            if student.speculation:
-                said = run([speculative, "-m", student.target, "-md", path, *student.speculation, *greedy, "--spec-draft-n-max", "3"])
+            flags = [*greedy, "--spec-type", student.speculation, "--spec-draft-n-max", "3"]
+            said = run([speculative, "-m", student.target, "-md", path, *flags], student.refusal)
+            if student.refusal:
+                together = f"refused: {student.refusal}"
+            else:
                 drafted, accepted = number(said, "n_drafted"), number(said, "n_accept")
                 assert drafted, said
                 together = f"{number(said, 'n_predict')} tokens, {accepted} of {drafted} drafted tokens accepted"
