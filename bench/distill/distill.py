@@ -132,14 +132,13 @@ def bench(name: str, target: Path, drafts: list[Path], *flags: str) -> dict:
     return json.loads(out.with_suffix(".json").read_text())
 
 
-def checked(name: str, target: Path, draft: Path, prompts: Path | None = None, limit: str = "5m") -> str:
+def checked(name: str, target: Path, draft: Path, prompts: Path, limit: str = "5m") -> str:
     """Whether a draft model pays, by `forerun tune`, and whether it changes anything, by `forerun certify` within a limit of time."""
-    given = ["--prompts", prompts] if prompts else []
-    tune = [FORERUN, "tune", "-m", target, "--draft", draft, *given, "--time-limit", "4m"]
+    tune = [FORERUN, "tune", "-m", target, "--draft", draft, "--prompts", prompts, "--time-limit", "4m"]
     print("$", *tune, file=sys.stderr, flush=True)
     advice = subprocess.run(tune, stdout=subprocess.PIPE, check=True, text=True).stdout
     page = MADE / f"{name}-certificate.html"
-    certify = [FORERUN, "certify", "-m", target, "-md", draft, *given, "--power", "0.05", "--time-limit", limit, "--out", page]
+    certify = [FORERUN, "certify", "-m", target, "-md", draft, "--prompts", prompts, "--power", "0.05", "--time-limit", limit, "--out", page]
     print("$", *certify, file=sys.stderr, flush=True)
     # A certificate that did not pass is reported, too.
     subprocess.run(certify, check=False)
@@ -150,13 +149,13 @@ def checked(name: str, target: Path, draft: Path, prompts: Path | None = None, l
     pairs = f"; {found['pairs']:,} outputs beside as many plain ones, which would have told {found['smallest_difference'] or 1:.1%} of outputs apart"
     finds = pairs if share is None else f", which would have found {share:.1%} of wrong ones"
     tested = f"{found['tokens']:,} tokens with {found['accepted']:,} of {found['drafted']:,} drafted ones accepted{finds}"
-    return f"""`forerun tune`{f", on prompts of {prompts.stem}," if prompts else ""} says of it:
+    return f"""`forerun tune`, on prompts of {prompts.stem}, says of it:
 
 ```text
 {without_folders(advice).strip()}
 ```
 
-`forerun certify --power 0.05`{", on the same prompts" if prompts else ""}: **{certificate["verdict"]}**, by {tested}."""
+`forerun certify --power 0.05`, on the same prompts: **[{certificate["verdict"]}]({name}-certificate.html)**, by {tested}."""
 
 
 def interval(value: float, low: float, high: float) -> str:
@@ -198,9 +197,10 @@ def speed_table(report: dict) -> str:
 
 
 def publish(run: str, title: str, trained: Trained, text: str) -> None:
-    """The report and the page with curves."""
-    page = trained.path.with_name(trained.path.name + ".html")
-    shutil.copy(page, HERE / f"{run}.html")
+    """The report, the page with curves, that of the benchmark and the certificate."""
+    pages = {f"{trained.path.name}.html": f"{run}.html"} | {name: name for name in (f"{run}-bench.html", f"{run}-certificate.html")}
+    for made, published in pages.items():
+        shutil.copy(MADE / made, HERE / published)
     verdict = "\n".join(f"* {line}" for line in trained.said.splitlines() if line.startswith(("Overlap of what", "The same token likeliest:")))
     took = trained.line("took")
     report = f"""# {title}
@@ -211,7 +211,7 @@ Made by `just distill-report {run} FOLDER`; the training {took}, with the target
 {trained.command}
 ```
 
-On prompts that were held out ([curves and all figures]({run}.html)):
+On prompts that were held out ([curves and all figures]({run}.html); [all of the benchmark]({run}-bench.html)):
 
 {verdict}
 
@@ -239,7 +239,7 @@ def pruned(folder: Path) -> None:
         "Ten of SmolLM2's thirty blocks, trained",
         trained,
         f"The target is SmolLM2 widened to ten times its size, which says what SmolLM2 says; its prompts are those of `forerun bench`.\n\n{speed_table(found)}\n\n"
-        + checked("pruned", WIDENED, trained.path),
+        + checked("pruned", WIDENED, trained.path, PROMPTS / "spec_bench.jsonl"),
     )
 
 
