@@ -2,7 +2,7 @@
 """A step of training by candle and by burn, taking turns: writes libraries.md.
 
 Both run the step of distill/examples/step.rs: forward, backward and AdamW over four blocks of SmolLM2's width, 256 tokens, with the same numbers,
-so that loss and gradient can be compared. Burn runs on the processor (its backend `flex`) and on a Vulkan device, which may be Mesa's
+so that loss and gradient can be compared. Burn runs on the processor (its backend `flex`) and by wgpu on a Vulkan device, which may be Mesa's
 lavapipe; that one is about being right, not fast. burn wants Rust 1.95 or newer: BURN_TOOLCHAIN names a toolchain.
 """
 
@@ -43,7 +43,7 @@ def build() -> dict[str, list[str | Path]]:
     cargo = ["cargo", f"+{TOOLCHAIN}", "build", "--release", "--target-dir", BUILDS / "burn"]
     subprocess.run(cargo, cwd=HERE / "burn", check=True)
     burn = BUILDS / "burn" / "release" / "burn-step"
-    return {"candle": [BUILDS / "release" / "examples" / "step"], "burn, flex": [burn, "flex"], "burn, Vulkan": [burn, "vulkan"]}
+    return {"candle": [BUILDS / "release" / "examples" / "step"], "burn, flex": [burn, "flex"], "burn, wgpu on Vulkan": [burn, "wgpu"]}
 
 
 def main() -> None:
@@ -67,11 +67,13 @@ def main() -> None:
 
 Made by `just distill-libraries`: forward, backward and AdamW over four blocks of SmolLM2's width, 256 tokens, {VOCAB:,} tokens in the vocabulary. {TURNS} turns of
 {STEPS} steps each, the first of them left out. candle's step is ours, with operations that have passes back of their own
-([ADR 0057](../../docs/adr/0057-training-in-a-program-of-its-own.md)); burn's is composed of its operations.
+([ADR 0057](../../docs/adr/0057-training-in-a-program-of-its-own.md)); burn's is composed of its operations. Shaders reach Vulkan as WGSL: those of burn's feature
+`vulkan`, which compiles them to SPIR-V itself, crash Mesa's lavapipe (22.3 and 25.0) where it compiles them.
 
 {chr(10).join(speed)}
 
-The same three steps with {SMALL_VOCAB} tokens in the vocabulary, for what they compute:
+The same three steps with {SMALL_VOCAB} tokens in the vocabulary, for what they compute. The first one compares passes forward and back; the others differ, as ours shortens
+gradients that are longer than 1 and has weights decay, and burn's here does not.
 
 {chr(10).join(agreement)}
 """

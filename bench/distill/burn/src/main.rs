@@ -1,5 +1,5 @@
 //! What a step of training takes by burn: the same step as in distill/examples/step.rs, with the same numbers, so that loss and
-//! gradient can be compared. `cargo run --release -- flex|vulkan [VOCAB] [STEPS]`.
+//! gradient can be compared. `cargo run --release -- flex|wgpu [VOCAB] [STEPS]`.
 
 use std::env;
 use std::time::Instant;
@@ -119,7 +119,7 @@ fn loss(
 fn main() {
     let mut given = env::args().skip(1);
     let device = match given.next().as_deref() {
-        Some("vulkan") => Device::vulkan(DeviceKind::Cpu),
+        Some("wgpu") => Device::wgpu(DeviceKind::Cpu),
         _ => Device::flex(),
     };
     let number =
