@@ -226,7 +226,7 @@ GENERAL = {"mt_bench", "translation", "summarization", "qa", "math_reasoning", "
 
 def pruned_model(folder: Path) -> Trained:
     prompts = write_prompts("general", training_prompts(folder, GENERAL, 160))
-    flags = ("--keep-blocks", BLOCKS, "--learn-prompts", "--epochs", "12", "--batch-tokens", "1024", "--time-limit", "40m")
+    flags = ("--keep-blocks", BLOCKS, "--learn-prompts", "-c", "896", "--listed", "256", "--rate", "0.002", "--epochs", "12", "--time-limit", "40m")
     return distill("pruned", "-m", SMOLLM2, "--prompts", prompts, *flags)
 
 
