@@ -20,6 +20,7 @@ import os
 import random
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -288,6 +289,10 @@ def domain(folder: Path) -> None:
     publish("domain", "A draft model trained further on questions of one kind", trained, text)
 
 
+def of_seeds(values: list[float]) -> str:
+    return f"{statistics.fmean(values):.3f} ({', '.join(f'{value:.3f}' for value in values)})"
+
+
 def losses(folder: Path) -> None:
     prompts = write_prompts("losses", training_prompts(folder, GENERAL, 16))
     data = ("-m", SMOLLM2, "--keep-blocks", BLOCKS, "--prompts", prompts, "-n", "64", "-c", "320", "--held-out", "24", "--learn-prompts")
@@ -300,12 +305,12 @@ def losses(folder: Path) -> None:
     for loss, own in itertools.product(LOSSES, ("0", "0.5")):
         found = [distill(f"losses-{loss}-{own}-{seed}", *flags, *steps, "--loss", loss, "--on-policy", own) for seed, flags in of_seed.items()]
         best = [trained.best for trained in found]
-        shares = [f"{sum(values) / 3:.3f} ({min(values):.3f}–{max(values):.3f})" for values in ([p.overlap for p in best], [p.agreement for p in best])]
-        learned = sum(trained.curve[-1].rows for trained in found) / 3
-        minutes = sum(float(trained.line("took").split()[1]) for trained in found) / 3
+        shares = [of_seeds([point.overlap for point in best]), of_seeds([point.agreement for point in best])]
+        learned = statistics.fmean(trained.curve[-1].rows for trained in found)
+        minutes = statistics.fmean(float(trained.line("took").split()[1]) for trained in found)
         rows.append(f"| `{loss}` | {'half the student’s own' if own != '0' else 'the target’s'} | " + " | ".join([*shares, f"{learned:,.0f}", f"{minutes:.1f}"]) + " |")
     text = "# Losses and whose sequences, at one budget\n\nMade by `just distill-report losses FOLDER`: ten of SmolLM2's thirty blocks, three epochs.\n"
-    text += "Means over three seeds, each of sequences and order, and in brackets the least and the most of them. Batches have the same size throughout; the\n"
+    text += "Means over three seeds, each of sequences and order, and in brackets what each came to, in one order throughout. Batches have the same size throughout; the\n"
     text += "student's own sequences have no rows at the tokens of the prompt. Minutes are those of two cores.\n\n" + "\n".join(rows) + "\n"
     (HERE / "losses.md").write_text(text)
     print(text)
