@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use forerun_decode::{CostCurve, Costs, DrafterId};
+use forerun_decode::{CostCurve, Costs, DrafterId, Engine, SystemClock};
 use forerun_lab::MEASURE;
 use forerun_llama::{EngineOptions, LlamaEngine, LlamaHead, Model, ModelOptions};
 
@@ -47,14 +47,15 @@ impl Forecast {
         let options = EngineOptions { context_len, threads, ..EngineOptions::default() };
         let target = Model::load(ModelOptions::new(target))?;
         let mut engine = LlamaEngine::new(&target, &options)?;
-        let plain = CostCurve::measure(&mut engine, MEASURE)?;
+        let measured = |engine: &mut dyn Engine| CostCurve::measure(engine, MEASURE, &SystemClock);
+        let plain = measured(&mut engine)?;
         let draft = Model::load(ModelOptions::new(draft))?;
         let drafting = match draft.head_kind() {
             Some(_) => {
                 let mut head = LlamaHead::new(&draft, (&target, &mut engine), &options)?;
-                CostCurve::measure(&mut head, MEASURE)?
+                measured(&mut head)?
             }
-            None => CostCurve::measure(&mut LlamaEngine::new(&draft, &options)?, MEASURE)?,
+            None => measured(&mut LlamaEngine::new(&draft, &options)?)?,
         };
         Ok(Self::new(plain, drafting))
     }

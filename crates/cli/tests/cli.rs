@@ -360,7 +360,8 @@ fn tune_tells_a_log_how_far_it_is_and_ends_in_time() {
     let run = forerun(&line.split_whitespace().collect::<Vec<_>>());
     let took = started.elapsed().as_secs_f64();
     assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
-    assert!(took < 25.0, "{took} s: {}", run.err);
+    // Without the limit it takes many minutes; other tests run beside it.
+    assert!(took < 33.0, "{took} s: {}", run.err);
     for said in [
         "tune: 3 phases, at most 22s in all",
         "Shorter: --quick (1 minute), --time-limit TIME",

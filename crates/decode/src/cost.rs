@@ -4,10 +4,11 @@
 //! number format and machine, and it decides whether drafting pays. So it is measured, never
 //! assumed.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forerun_verify::Token;
 
+use crate::clock::Clock;
 use crate::engine::{Branch, Engine, EngineError, Keep, Output, Rows, Slot, Step};
 
 /// Sizes that are measured, as often as the time allows; the last is what prefill takes. Kernels work
@@ -92,8 +93,13 @@ impl CostCurve {
     ///
     /// # Errors
     /// If a pass fails.
-    pub fn measure(engine: &mut dyn Engine, may_take: Duration) -> Result<Self, EngineError> {
-        let started = Instant::now();
+    pub fn measure(
+        engine: &mut dyn Engine,
+        may_take: Duration,
+        clock: &dyn Clock,
+    ) -> Result<Self, EngineError> {
+        let started = clock.now();
+        let left = || may_take.saturating_sub(clock.now() - started);
         let mut output = Output::default();
         let mut best: Vec<(usize, f64)> = Vec::new();
         let room = engine.context_len();
@@ -105,11 +111,10 @@ impl CostCurve {
                 // Twice the tokens take at most twice as long.
                 let known = best.iter().rev().find(|(known, _)| *known <= tokens);
                 let expected = known.map_or(0.0, |(n, seconds)| seconds * (tokens / n) as f64);
-                let left = may_take.saturating_sub(started.elapsed()).as_secs_f64();
-                if !needed && left < expected {
+                if !needed && left().as_secs_f64() < expected {
                     continue;
                 }
-                let seconds = timed(engine, tokens, 1, &mut output)?;
+                let seconds = timed(engine, tokens, 1, &mut output, clock)?;
                 match best.iter_mut().find(|(known, _)| *known == tokens) {
                     // Other work on the machine only ever adds to what a pass takes.
                     Some((_, known)) => *known = known.min(seconds),
@@ -119,8 +124,8 @@ impl CostCurve {
         }
         let mut curve = Self::new(best);
         let sequences = engine.slot_count().min(4);
-        if sequences > 1 && started.elapsed() < may_take {
-            let seconds = timed(engine, sequences, sequences, &mut output)?;
+        if sequences > 1 && !left().is_zero() {
+            let seconds = timed(engine, sequences, sequences, &mut output, clock)?;
             let further = (sequences - 1) as f64;
             curve.per_sequence = ((seconds - curve.seconds(sequences, 1)) / further).max(0.0);
         }
@@ -249,6 +254,7 @@ fn timed(
     tokens: usize,
     sequences: usize,
     output: &mut Output,
+    clock: &dyn Clock,
 ) -> Result<f64, EngineError> {
     let each = tokens / sequences;
     let token = |n: usize| Token(u32::try_from(n * 7919 % engine.vocab_len()).unwrap_or(0));
@@ -260,9 +266,9 @@ fn timed(
     let steps: Vec<Step<'_>> = slots()
         .map(|slot| Step { slot, keep, trunk: &trunk, tree: &tree, rows: Rows::All })
         .collect();
-    let started = Instant::now();
+    let started = clock.now();
     let ran = engine.extend(&steps, output);
-    let seconds = started.elapsed().as_secs_f64();
+    let seconds = (clock.now() - started).as_secs_f64();
     let forget: Vec<Step<'_>> =
         slots().map(|slot| Step { slot, keep, trunk: &[], tree: &[], rows: Rows::None }).collect();
     engine.extend(&forget, output)?;
@@ -330,15 +336,16 @@ mod measuring_tests {
     #![allow(clippy::unwrap_used, reason = "a test says what failed by where it panics")]
 
     use super::*;
-    use crate::toy::{ToyEngine, ToyModel};
+    use crate::toy::{SimulatedClock, ToyEngine, ToyModel};
 
     /// Passes take five milliseconds, a tenth more for each further token, and four times as long in a burst.
-    struct Busy {
+    struct Busy<'a> {
         inner: ToyEngine,
+        clock: &'a SimulatedClock,
         passes: usize,
     }
 
-    impl Engine for Busy {
+    impl Engine for Busy<'_> {
         fn vocab_len(&self) -> usize {
             self.inner.vocab_len()
         }
@@ -361,9 +368,8 @@ mod measuring_tests {
             let tokens: usize = steps.iter().map(|it| it.trunk.len() + it.tree.len()).sum();
             if tokens > 0 {
                 let slow = if (1..4).contains(&self.passes) { 4.0 } else { 1.0 };
-                std::thread::sleep(Duration::from_secs_f64(
-                    slow * (4.5 + 0.5 * tokens as f64) / 1e3,
-                ));
+                let seconds = slow * (4.5 + 0.5 * tokens as f64) / 1e3;
+                self.clock.sleep(Duration::from_secs_f64(seconds));
                 self.passes += 1;
             }
             self.inner.extend(steps, output)
@@ -373,9 +379,10 @@ mod measuring_tests {
     #[test]
     fn a_burst_of_other_work_does_not_make_the_curve_steep() {
         let model = ToyModel { vocab_len: 8, order: 1, seed: 1, spread: 1.0 };
-        let mut engine = Busy { inner: ToyEngine::new(model, 128), passes: 0 };
+        let clock = SimulatedClock::default();
+        let mut engine = Busy { inner: ToyEngine::new(model, 128), clock: &clock, passes: 0 };
         // Enough for each size once, or for short ones twice.
-        let curve = CostCurve::measure(&mut engine, Duration::from_millis(150)).unwrap();
+        let curve = CostCurve::measure(&mut engine, Duration::from_millis(200), &clock).unwrap();
         let ratio = curve.seconds(4, 1) / curve.seconds(1, 1);
         assert!(ratio < 2.0, "four tokens take {ratio} times as long: {curve:?}");
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forerun_verify::Token;
 
@@ -84,13 +84,13 @@ impl Decoder {
     pub fn measure(&mut self, may_take: Duration) -> Result<Costs, DecodeError> {
         let share = may_take / (1 + u32::try_from(self.drafters.len()).unwrap_or(u32::MAX - 1));
         let mut drafters = BTreeMap::new();
-        let started = Instant::now();
+        let started = self.clock.now();
         for (id, drafter) in self.drafters.iter_mut() {
             let curve = drafter.measure(share.min(may_take / 3))?;
             drafters.extend(curve.map(|curve| (id, curve)));
         }
-        let left = may_take.saturating_sub(started.elapsed());
-        let target = CostCurve::measure(&mut *self.target, left);
+        let left = may_take.saturating_sub(self.clock.now() - started);
+        let target = CostCurve::measure(&mut *self.target, left, &*self.clock);
         self.caches.clear();
         Ok(Costs { target: target?, drafters })
     }

@@ -112,5 +112,5 @@ pub use stats::{Position, Stats};
 pub use stop::{StopError, StopFilter, StopStrings};
 pub use text::{Detokenizer, InfillTokens, Special, SpecialToken, TokenizeError, Tokenizer};
 #[cfg(feature = "toy")]
-pub use toy::{ToyEngine, ToyHead, ToyModel};
+pub use toy::{SimulatedClock, ToyEngine, ToyHead, ToyModel};
 pub use vocab_map::{VocabMap, VocabMismatch};

@@ -4,8 +4,12 @@
 //! A row depends on the last few *cached* tokens. A decoder that keeps what should be cut, or cuts
 //! what should stay, gets the row of another sequence, which the distribution of its output shows.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use forerun_verify::Token;
 
+use crate::clock::Clock;
 use crate::engine::{Branch, Engine, EngineError, Head, Keep, Output, Pairing, Rows, Slot, Step};
 
 /// Logits as a function of the last tokens.
@@ -47,6 +51,35 @@ fn mix(state: u64) -> u64 {
     let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     state ^ (state >> 31)
+}
+
+/// A clock by which time passes only when somebody sleeps.
+///
+/// ```
+/// use std::time::Duration;
+/// use forerun_decode::{Clock, SimulatedClock};
+/// let clock = SimulatedClock::default();
+/// let started = clock.now();
+/// clock.sleep(Duration::from_secs(3600));
+/// assert_eq!(clock.now() - started, Duration::from_secs(3600));
+/// ```
+#[derive(Debug)]
+pub struct SimulatedClock(Mutex<Instant>);
+
+impl Default for SimulatedClock {
+    fn default() -> Self {
+        Self(Mutex::new(Instant::now()))
+    }
+}
+
+impl Clock for SimulatedClock {
+    fn now(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sleep(&self, time: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += time;
+    }
 }
 
 /// An engine over a [`ToyModel`]. Strict: a step that contradicts the cache is refused.

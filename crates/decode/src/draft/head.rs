@@ -431,7 +431,7 @@ impl Drafter for HeadDrafter {
     }
 
     fn measure(&mut self, may_take: Duration) -> Result<Option<CostCurve>, EngineError> {
-        let measured = CostCurve::measure(&mut *self.timed.head, may_take);
+        let measured = CostCurve::measure(&mut *self.timed.head, may_take, &*self.timed.clock);
         self.trails.fill(Trail::default());
         measured.map(Some)
     }

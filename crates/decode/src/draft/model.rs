@@ -282,7 +282,7 @@ impl Drafter for ModelDrafter {
     }
 
     fn measure(&mut self, may_take: Duration) -> Result<Option<CostCurve>, EngineError> {
-        let measured = CostCurve::measure(&mut *self.engine, may_take);
+        let measured = CostCurve::measure(&mut *self.engine, may_take, &*self.clock);
         self.caches.clear();
         measured.map(Some)
     }

@@ -20,7 +20,8 @@ use std::sync::atomic::AtomicU64;
 use forerun_decode::{
     Arm, Clock, Constraint, ConstraintError, CostCurve, Costs, DecodeError, DraftPolicy, Drafter,
     DrafterId, EditDrafter, Engine, EngineError, Finish, Gates, ModelDrafter, Output, Reading,
-    RuleChoice, Sampling, Sequence, Step, StopStrings, TenantSuffixDrafter, ToyEngine, ToyModel,
+    RuleChoice, Sampling, Sequence, SimulatedClock, Step, StopStrings, TenantSuffixDrafter,
+    ToyEngine, ToyModel,
 };
 use forerun_verify::Philox;
 use forerun_verify::rand_core::Rng as _;
@@ -43,20 +44,6 @@ const DRAIN_MAX: usize = 40_000;
 
 /// Why a step is refused that is in order.
 const ON_PURPOSE: &str = "on purpose";
-
-/// Time that passes as engines say.
-#[derive(Debug)]
-struct SimulatedClock(Mutex<Instant>);
-
-impl Clock for SimulatedClock {
-    fn now(&self) -> Instant {
-        *self.0.lock().unwrap()
-    }
-
-    fn sleep(&self, time: Duration) {
-        *self.0.lock().unwrap() += time;
-    }
-}
 
 /// Random choices of a run.
 #[derive(Clone)]
@@ -316,7 +303,7 @@ struct Simulation {
 impl Simulation {
     fn new(seed: u64) -> Self {
         let dice = Dice::new(seed);
-        let clock = Arc::new(SimulatedClock(Mutex::new(Instant::now())));
+        let clock = Arc::new(SimulatedClock::default());
         let calm = Arc::new(AtomicBool::new(false));
         let often = [None, Some(20), Some(100)];
         let trouble = Trouble {

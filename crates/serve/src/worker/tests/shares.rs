@@ -1,30 +1,16 @@
 //! Tenants with weights and priorities, and the time of the engine, which passes as the test says.
 
 use std::num::NonZeroU32;
-use std::sync::Mutex;
 
-use forerun_decode::{Clock, EngineError, Output, Step};
+use forerun_decode::{Clock, EngineError, Output, SimulatedClock, Step};
 
 use super::*;
 use crate::tenants::{Priority, TenantConfig, Tenants};
 
-/// Time that passes as the engine says.
-#[derive(Debug)]
-struct TestClock(Mutex<Instant>);
-
-impl Clock for TestClock {
-    fn now(&self) -> Instant {
-        *self.0.lock().unwrap()
-    }
-    fn sleep(&self, time: Duration) {
-        *self.0.lock().unwrap() += time;
-    }
-}
-
 /// An engine whose pass takes ten milliseconds and one for each token.
 struct Timed {
     inner: Box<dyn Engine>,
-    clock: Arc<TestClock>,
+    clock: Arc<SimulatedClock>,
 }
 
 impl Engine for Timed {
@@ -59,7 +45,7 @@ const B: Client = Client::Tenant(1);
 /// A worker of so many slots for tenants with these weights and priorities.
 struct Bench {
     worker: Worker,
-    clock: Arc<TestClock>,
+    clock: Arc<SimulatedClock>,
     events: Vec<(Client, mpsc::Receiver<Event>)>,
     _requests: mpsc::Sender<Vec<SequenceRequest>>,
     sent: usize,
@@ -67,7 +53,7 @@ struct Bench {
 
 impl Bench {
     fn new(slots: usize, tenants: &[(u32, Priority)]) -> Self {
-        let clock = Arc::new(TestClock(Mutex::new(Instant::now())));
+        let clock = Arc::new(SimulatedClock::default());
         let model = crate::fixtures::model(VOCAB, 1);
         let inner = Box::new(ToyEngine::new(model, 512).slots(slots).paths(1));
         let target = Box::new(Timed { inner, clock: Arc::clone(&clock) });
