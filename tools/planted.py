@@ -84,8 +84,10 @@ def found_by_pytest(output: str) -> tuple[str, str] | None:
 
 def found_by_either(output: str) -> tuple[str, str] | None:
     """The test that failed, of Rust or of pytest, and how."""
-    failed = re.search(r"^FAILED \S+::(\S+) - ([^\n]*)", output, flags=re.MULTILINE)
-    return found_by_one(output) or ((failed[1], failed[2]) if failed else None)
+    failed = re.search(r"^FAILED \S+::(\S+)", output, flags=re.MULTILINE)
+    # The line of the test says how only where the terminal is wide enough.
+    how = re.search(r"^E +([^\n]*)", output, flags=re.MULTILINE)
+    return found_by_one(output) or ((failed[1], how[1] if how else "it ended") if failed else None)
 
 
 class Hunt(NamedTuple):
