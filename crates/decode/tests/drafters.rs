@@ -122,8 +122,9 @@ fn hard_texts(len: u32) -> Vec<(&'static str, Vec<Token>)> {
     ]
 }
 
-/// Feeds texts one token each round. A drafter that reads a text again in each round takes thirty times as long in the last
-/// rounds as it did in early ones. The fastest of many stretches are compared: other work on the machine only adds.
+/// Feeds sequences one token each round. A drafter that reads a sequence again in each round takes
+/// thirty times as long in the last rounds as it did in early ones. The fastest of many stretches
+/// are compared: other work on the machine only adds.
 fn takes_no_longer_with_time(mut guess: impl FnMut(Slot, &[Token]) -> Vec<Token>) {
     let len = 200_000;
     for (index, (name, text)) in hard_texts(len).into_iter().enumerate() {
